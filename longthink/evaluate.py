@@ -1,0 +1,162 @@
+"""Accuracy over difficulty and steps: what one pass of thinking shows at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from longthink.errors import UserError
+from longthink.tasks.base import Batch, Task
+from longthink.think import Moment, confidence, think
+
+
+@dataclass
+class Curve:
+    """How a network does on problems of one difficulty, step by step. Tensors are [samples, steps] on the CPU."""
+
+    difficulty: int
+    right: Tensor  # bool
+    confidence: Tensor
+    change: Tensor
+    read_every: int = 1
+    """Column i is step (i + 1) * read_every."""
+
+    @property
+    def samples(self) -> int:
+        return len(self.right)
+
+    @property
+    def accuracy(self) -> Tensor:
+        """Fraction solved at each step: [steps]."""
+        return self.right.double().mean(0)
+
+    @property
+    def steps(self) -> Tensor:
+        return torch.arange(1, self.right.shape[1] + 1) * self.read_every
+
+    @property
+    def peak(self) -> tuple[float, int]:
+        """The best accuracy and the first step that has it."""
+        best = self.accuracy.max()
+        return float(best), int(self.steps[(self.accuracy == best).nonzero()[0, 0]])
+
+    @property
+    def final(self) -> float:
+        return float(self.accuracy[-1])
+
+    def at(self, step: int) -> float:
+        return float(self.accuracy[step // self.read_every - 1])
+
+    def most_confident(self) -> Tensor:
+        """Accuracy at each step when the answer is that of the most confident step so far (section 4.3): [steps]."""
+        return self.right.gather(1, self.confidence.cummax(1).indices).double().mean(0)
+
+    def converged(self, tolerance: float) -> tuple[float, float]:
+        """Accuracy and mean steps when each sample stops at its first change below the tolerance, or at the end."""
+        below = self.change < tolerance
+        below[:, -1] = True
+        first = below.int().argmax(1)
+        right = self.right.gather(1, first[:, None])
+        return float(right.double().mean()), float(self.steps[first].double().mean())
+
+    def steps_to_solution(self) -> Tensor:
+        """First step at which each sample is right, -1 where it never is: [samples]."""
+        first = self.steps[self.right.int().argmax(1)]
+        return torch.where(self.right.any(1), first, -1)
+
+    def to_json(self) -> dict[str, object]:
+        best, step = self.peak
+        solved = self.steps_to_solution()
+        return {
+            "difficulty": self.difficulty,
+            "samples": self.samples,
+            "peak_accuracy": best,
+            "peak_step": step,
+            "final_accuracy": self.final,
+            "final_step": int(self.steps[-1]),
+            "most_confident_accuracy": float(self.most_confident()[-1]),
+            "mean_steps_to_solution": float(solved[solved > 0].double().mean()) if (solved > 0).any() else None,
+            "steps": self.steps.tolist(),
+            "accuracy": [round(a, 6) for a in self.accuracy.tolist()],
+            "change": [float(f"{c:.4g}") for c in self.change.double().mean(0).tolist()],
+        }
+
+
+@torch.no_grad()
+def curve(
+    model: nn.Module, task: Task, batch: Batch, steps: int, *, chunk: int = 100, read_every: int = 1
+) -> Curve:
+    """Think once about every problem and score the answer after every ``read_every`` steps.
+
+    Only three numbers a sample and step are kept, so that thousands of steps on large images fit.
+    """
+    if steps < read_every or steps % read_every:
+        raise UserError(f"The steps ({steps}) must be a multiple of read_every ({read_every}).")
+    parts: list[dict[str, Tensor]] = []
+    was_training = model.training
+    model.eval()
+    for start in range(0, len(batch), chunk):
+        piece = batch[start : start + chunk].to(next(model.parameters()).device)
+        parts.append(_trace(model, task, piece, steps, read_every))
+    model.train(was_training)
+    joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return Curve(batch.difficulty, joined["right"].bool(), joined["confidence"], joined["change"], read_every)
+
+
+def _trace(model: nn.Module, task: Task, batch: Batch, steps: int, read_every: int) -> dict[str, Tensor]:
+    nothing = torch.zeros(len(batch), device=batch.inputs.device)
+
+    def right(moment: Moment) -> Tensor:
+        return task.score(moment.logits, batch).float() if moment.count % read_every == 0 else nothing
+
+    def sure(moment: Moment) -> Tensor:
+        return confidence(moment.logits, batch.mask) if moment.count % read_every == 0 else nothing
+
+    def change(moment: Moment) -> Tensor:
+        return moment.change if moment.count % read_every == 0 else nothing
+
+    watch = {"right": right, "confidence": sure, "change": change}
+    trace = think(model, batch.inputs, steps, watch=watch, read=False).trace  # type: ignore[arg-type]
+    return {name: value[:, read_every - 1 :: read_every].cpu() for name, value in trace.items()}
+
+
+def evaluate(
+    model: nn.Module,
+    task: Task,
+    difficulties: Iterable[int],
+    steps: int,
+    *,
+    samples: int = 1000,
+    seed: int = 0,
+    chunk: int = 100,
+    read_every: int = 1,
+) -> list[Curve]:
+    """One curve a difficulty, on test problems that training never saw."""
+    curves = []
+    for difficulty in difficulties:
+        batch = task.sample(samples, difficulty, seed, "test")
+        curves.append(curve(model, task, batch, steps, chunk=chunk, read_every=read_every))
+    return curves
+
+
+@torch.no_grad()
+def accuracy_at(
+    model: nn.Module, task: Task, batch: Batch, steps: Sequence[int], *, chunk: int = 1000
+) -> list[float]:
+    """Accuracy after each of these numbers of steps (in rising order), reading the answers nowhere else."""
+    right = torch.zeros(len(steps), dtype=torch.double)
+    was_training = model.training
+    model.eval()
+    for start in range(0, len(batch), chunk):
+        piece = batch[start : start + chunk].to(next(model.parameters()).device)
+        context = model.look(piece.inputs)
+        state, done = model.start(context), 0
+        for i, target in enumerate(steps):
+            thought = think(model, None, target - done, state=state, context=context)  # type: ignore[arg-type]
+            state, done = thought.state, target
+            right[i] += task.score(thought.logits, piece).sum().double().cpu()
+    model.train(was_training)
+    return (right / len(batch)).tolist()

@@ -1,0 +1,22 @@
+"""The list of model families. A family is one file with a class that has the four methods of a ``Thinker``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from longthink.errors import UserError
+from longthink.registry import Registry
+
+models: Registry[Callable[..., nn.Module]] = Registry("model")
+
+
+def build(name: str, **options: Any) -> nn.Module:
+    """A new model of this family: ``build("deepthinking", width=64)``."""
+    make = models[name]
+    try:
+        return make(**options)
+    except TypeError as error:
+        raise UserError(f"The model {name!r} does not take these options: {error}.") from error

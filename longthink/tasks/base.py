@@ -1,0 +1,124 @@
+"""What a task is. A task is a frozen dataclass with the methods of ``Task``; it knows no model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, TypeAlias
+from zlib import crc32
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from longthink.errors import UserError
+from longthink.registry import Registry
+
+Split: TypeAlias = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+
+
+@dataclass(eq=False)  # not frozen: Fabric rebuilds what it passes to a module
+class Batch:
+    """Problems with their answers. The first axis of every tensor is the sample."""
+
+    inputs: Tensor
+    """What the network sees: float [n, channels, ...] for images and strings, long [n, length] for tokens."""
+    targets: Tensor
+    """The right classes: long [n, ...]."""
+    mask: Tensor | None = None
+    """Outputs that count in loss and score: bool, the shape of targets; None for all."""
+    difficulty: int = 0
+    info: dict[str, Tensor] = field(default_factory=dict)
+    """Whatever else the task needs to check, score or draw its samples."""
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, rows: slice | Tensor | np.ndarray) -> Batch:
+        return self._map(lambda t: t[rows])
+
+    def to(self, device: torch.device | str) -> Batch:
+        return self._map(lambda t: t.to(device, non_blocking=True))
+
+    def _map(self, f: Callable[[Tensor], Tensor]) -> Batch:
+        return replace(
+            self,
+            inputs=f(self.inputs),
+            targets=f(self.targets),
+            mask=None if self.mask is None else f(self.mask),
+            info={name: f(value) for name, value in self.info.items()},
+        )
+
+
+class Task(Protocol):
+    """One problem at every difficulty."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def unit(self) -> str:
+        """What a difficulty counts: "bits", "cells a side", "given cells"."""
+
+    @property
+    def input_channels(self) -> int: ...
+
+    @property
+    def classes(self) -> int: ...
+
+    def sample(self, n: int, difficulty: int, seed: int, split: Split = "test") -> Batch:
+        """``n`` problems; sample i depends on (task, difficulty, seed, split, i) alone. Splits never share a problem."""
+
+    def check(self, batch: Batch) -> Tensor:
+        """Are the labels right? Found by another algorithm than the one that made them: bool [n]."""
+
+    def score(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Is the whole answer right? bool [n]."""
+
+    def draw(self, batch: Batch, index: int = 0, logits: Tensor | None = None) -> np.ndarray:
+        """A picture of the problem, or of an answer to it when logits are given: uint8 [height, width, 3]."""
+
+    def parse(self, text: str) -> Batch:
+        """A batch of one problem from what a person typed, with its true answer."""
+
+    def show(self, classes: Tensor, batch: Batch, index: int = 0) -> str:
+        """An answer (classes, as ``batch.targets[index]``) as text a person can read."""
+
+
+tasks: Registry[Callable[..., Task]] = Registry("task")
+
+
+def task(name: str, **options: Any) -> Task:
+    """The task of this name, with its options: ``task("mazes", style="kruskal")``."""
+    make = tasks[name]
+    try:
+        return make(**options)
+    except TypeError as error:
+        raise UserError(f"The task {name!r} does not take these options: {error}.") from error
+
+
+def correct_everywhere(predicted: Tensor, batch: Batch) -> Tensor:
+    """Exact match of the whole answer on the outputs that count: bool [n]."""
+    right = predicted == batch.targets
+    if batch.mask is not None:
+        right = right | ~batch.mask
+    return right.flatten(1).all(1)
+
+
+def mixed_seed(name: str, difficulty: int, seed: int) -> np.uint64:
+    """One well-mixed 64-bit number from a task, a difficulty and a seed (SeedSequence, never a sum)."""
+    entropy = [crc32(name.encode()), difficulty, seed]
+    return np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]
+
+
+def check_request(n: int, difficulty: int, seed: int, split: str) -> None:
+    """The complaints that all tasks share."""
+    if split not in SPLITS:
+        raise UserError(f"There is no split {split!r}; choose train, valid or test.")
+    if n < 0:
+        raise UserError(f"The number of samples must be 0 or more, not {n}.")
+    if seed < 0:
+        raise UserError(f"The seed must be 0 or more, not {seed}.")
+    if difficulty < 1:
+        raise UserError(f"The difficulty must be 1 or more, not {difficulty}.")

@@ -1,0 +1,452 @@
+"""The loop that every model shares.
+
+A model that thinks is a plain ``nn.Module`` with four methods (``Thinker``). ``think`` applies its step again and
+again, keeps what you ask for with ``watch``, and stops each sample when ``halt`` says so::
+
+    thought = think(model, x, steps=300, halt=Converged(1e-3), watch=("change",))
+    thought.logits, thought.steps_used, thought.trace["change"]    # trace entries are [batch, steps, ...]
+
+States and contexts are any nesting of tuples, lists, dicts and named tuples whose tensors have the batch first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from longthink.errors import UserError
+
+State: TypeAlias = Any
+Context: TypeAlias = Any
+
+
+class Thinker(Protocol):
+    """What ``think`` needs of a model; there is no base class."""
+
+    def look(self, x: Any) -> Context:
+        """What depends on the input alone, computed once and recalled at every step."""
+
+    def start(self, context: Context) -> State:
+        """The first state (the papers' p)."""
+
+    def step(self, state: State, context: Context) -> State:
+        """One application of the shared weights (the papers' r)."""
+
+    def read(self, state: State, context: Context) -> Tensor:
+        """Logits [batch, classes, ...] from a state (the papers' h)."""
+
+
+class Moment:
+    """What can be seen right after one step. Logits and change are computed when somebody looks, and only then."""
+
+    def __init__(
+        self,
+        model: Thinker,
+        count: int,
+        state: State,
+        previous: State,
+        context: Context,
+        notes: dict[str, Tensor | None],
+        alive: Tensor | None = None,
+    ) -> None:
+        self.model, self.count, self.context, self.notes = model, count, context, notes
+        self.state, self.previous = state, previous
+        self.alive = alive
+        """Rows of the batch that still think; None means all."""
+
+    @cached_property
+    def logits(self) -> Tensor:
+        return self.model.read(self.state, self.context)
+
+    @cached_property
+    def change(self) -> Tensor:
+        """How far the state moved in this step, relative to its length: [batch]."""
+        moved: Tensor | float = 0.0
+        size: Tensor | float = 0.0
+        for new, old in zip(tensors(self.state), tensors(self.previous), strict=True):
+            new, old = new.flatten(1).float(), old.flatten(1).float()
+            moved = moved + (new - old).square().sum(1)
+            size = size + new.square().sum(1)
+        if isinstance(moved, float) or isinstance(size, float):
+            raise UserError("This model's state holds no tensors, so its change cannot be measured.")
+        return (moved / size.clamp_min(1e-30)).sqrt()
+
+    @cached_property
+    def confidence(self) -> Tensor:
+        """Largest class probability, averaged over the outputs: [batch]."""
+        return confidence(self.logits)
+
+
+Watcher: TypeAlias = Callable[[Moment], Tensor]
+Watch: TypeAlias = Iterable[str] | Mapping[str, Watcher]
+
+
+@dataclass
+class Thought:
+    """What thinking came to."""
+
+    logits: Any  # a tensor [batch, classes, ...]; None with read=False
+    steps_used: Tensor  # [batch]
+    state: State
+    trace: dict[str, Tensor] = field(default_factory=dict)  # [batch, steps, ...]
+
+
+def unfold(
+    model: Thinker,
+    x: Any,
+    steps: int | None,
+    *,
+    state: State = None,
+    context: Context = None,
+    notes: Iterable[str] = (),
+    keep_previous: bool = True,
+) -> Iterator[Moment]:
+    """Yield a ``Moment`` after every step: the loop itself, for those who want to pause, draw or interfere.
+
+    ``moment.state`` and ``moment.context`` may be replaced between two steps: put noise into the state, or look at a
+    changed problem (``moment.context = model.look(other_x)``) and think on.
+    """
+    if steps is not None and steps < 0:
+        raise UserError(f"The number of steps must be 0 or more, not {steps}.")
+    limit = getattr(model, "max_steps", None)
+    if limit is not None and steps is not None and steps > limit:
+        raise UserError(f"This feed-forward network has {limit} blocks; ask for at most {limit} steps, not {steps}.")
+    context = model.look(x) if context is None else context
+    state = model.start(context) if state is None else state
+    wanted_notes = tuple(notes)
+    count = 0
+    while steps is None or count < steps:
+        count += 1
+        taken: dict[str, Tensor | None] = dict.fromkeys(wanted_notes)
+        token = _notes.set(taken)
+        try:
+            new = model.step(state, context)
+        finally:
+            _notes.reset(token)
+        moment = Moment(model, count, new, state if keep_previous else None, context, taken)
+        yield moment
+        state, context = moment.state, moment.context
+
+
+def think(
+    model: Thinker,
+    x: Any,
+    steps: int,
+    halt: Halt | None = None,
+    watch: Watch = (),
+    *,
+    state: State = None,
+    context: Context = None,
+    read: bool = True,
+) -> Thought:
+    """Think for at most ``steps`` steps.
+
+    ``watch`` names what to keep: "logits", "change", "confidence", "state", whatever the model notes ("attention",
+    "gate", ...), or a mapping of names to functions of a ``Moment``. Nothing else is stored. ``halt`` stops samples one
+    by one; those that stopped leave the batch, and their trace repeats its last entry. ``state`` continues an earlier
+    thought, ``context`` saves looking again; with ``read=False`` nobody needs the last logits, and none are made.
+    """
+    watchers = dict(watch) if isinstance(watch, Mapping) else {name: _watcher(name) for name in watch}
+    noted = [name for name in watchers if not isinstance(watch, Mapping) and name not in _BUILT_IN]
+    keep_previous = halt is not None or "change" in watchers or isinstance(watch, Mapping)
+    context = model.look(x) if context is None else context
+    state = model.start(context) if state is None else state
+    batch, device = _batch_and_device(state)
+
+    moments = unfold(model, x, steps, state=state, context=context, notes=noted, keep_previous=keep_previous)
+    records: dict[str, list[Tensor]] = {name: [] for name in watchers}
+    if halt is None:
+        for moment in moments:
+            for name, watcher in watchers.items():
+                records[name].append(watcher(moment))
+            state, context = moment.state, moment.context
+        return Thought(
+            logits=model.read(state, context) if read else None,
+            steps_used=torch.full((batch,), steps, device=device),
+            state=state,
+            trace=_stack(records),
+        )
+
+    halting = halt.begin(batch, device)
+    alive = torch.arange(batch, device=device)
+    steps_used = torch.full((batch,), steps, device=device)
+    logits: Tensor | None = None
+    final_state = state
+    for moment in moments:
+        moment.alive = alive
+        for name, watcher in watchers.items():
+            value = watcher(moment)
+            if len(alive) < batch:  # those that stopped repeat their last entry
+                value = records[name][-1].index_copy(0, alive, value)
+            records[name].append(value)
+        stop = halting.after(moment)
+        if moment.count == steps:
+            stop = torch.ones_like(alive, dtype=torch.bool)
+        if stop is None or not bool(stop.any()):
+            continue
+        answer = halting.answer(moment)
+        if logits is None:
+            logits = answer.new_zeros(batch, *answer.shape[1:])
+        logits = logits.index_copy(0, alive[stop], answer[stop])
+        steps_used[alive[stop]] = moment.count
+        final_state = _put_rows(final_state, alive[stop], _rows(moment.state, stop))
+        keep = ~stop
+        alive = alive[keep]
+        if len(alive) == 0:
+            break
+        moment.state, moment.context = _rows(moment.state, keep), _rows(moment.context, keep)
+    if logits is None:  # no step was taken
+        logits = model.read(state, context)
+    return Thought(logits, steps_used, final_state, _stack(records))
+
+
+# What models note while they step ------------------------------------------------------------------------------------
+
+_notes: ContextVar[dict[str, Tensor | None] | None] = ContextVar("notes", default=None)
+
+
+def wanted(name: str) -> bool:
+    """True while somebody watches ``name``: lets a layer skip work that nobody asked for."""
+    if torch.compiler.is_compiling():
+        return False
+    notes = _notes.get()
+    return notes is not None and name in notes
+
+
+def note(name: str, value: Tensor) -> None:
+    """Called by layers inside ``step``: keep ``value`` [batch, ...] if somebody watches ``name``."""
+    if wanted(name):
+        notes = _notes.get()
+        assert notes is not None
+        notes[name] = value
+
+
+# Halting rules -------------------------------------------------------------------------------------------------------
+
+
+class Halting:
+    """One use of a halting rule: asked after every step which samples stop, and for their answers."""
+
+    def after(self, moment: Moment) -> Tensor | None:
+        """True [alive] for the samples that stop now, or None for nobody."""
+        return None
+
+    def answer(self, moment: Moment) -> Tensor:
+        """Logits [alive, ...] as they stand after this step."""
+        return moment.logits
+
+
+class Halt(Protocol):
+    """A halting rule. Per-sample memory lives in the ``Halting`` that ``begin`` makes, indexed by ``moment.alive``."""
+
+    def begin(self, batch: int, device: torch.device) -> Halting: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Budget:
+    """Each sample has its own number of steps: [batch]."""
+
+    steps: Tensor
+
+    def begin(self, batch: int, device: torch.device) -> Halting:
+        budget = self.steps.to(device)
+        if budget.shape != (batch,):
+            raise UserError(f"The budget must have one number a sample: [{batch}], not {list(budget.shape)}.")
+
+        class OutOfBudget(Halting):
+            def after(self, moment: Moment) -> Tensor:
+                return moment.count >= budget[moment.alive]
+
+        return OutOfBudget()
+
+
+@dataclass(frozen=True)
+class Converged:
+    """Stop when the state moves by less than ``tolerance`` of its length, ``patience`` steps in a row."""
+
+    tolerance: float = 1e-3
+    patience: int = 1
+
+    def begin(self, batch: int, device: torch.device) -> Halting:
+        rule, calm = self, torch.zeros(batch, dtype=torch.long, device=device)
+
+        class Still(Halting):
+            def after(self, moment: Moment) -> Tensor:
+                still = moment.change < rule.tolerance
+                calm[moment.alive] = torch.where(still, calm[moment.alive] + 1, 0)
+                return calm[moment.alive] >= rule.patience
+
+        return Still()
+
+
+@dataclass(frozen=True)
+class MaximumConfidence:
+    """Answer with the logits of the most confident step so far (section 4.3); the budget ends the thinking."""
+
+    mask: Tensor | None = None
+    """Outputs that count, [batch, ...]; None for all."""
+
+    def begin(self, batch: int, device: torch.device) -> Halting:
+        mask = self.mask
+
+        class MostConfident(Halting):
+            best = torch.full((batch,), -torch.inf, device=device)
+            kept: Tensor | None = None
+
+            def after(self, moment: Moment) -> None:
+                rows = moment.alive
+                now = confidence(moment.logits, None if mask is None else mask[rows])
+                better = now > self.best[rows]
+                self.best[rows] = torch.where(better, now, self.best[rows])
+                if self.kept is None:
+                    self.kept = moment.logits
+                else:
+                    shape = (-1,) + (1,) * (moment.logits.dim() - 1)
+                    self.kept = torch.where(better.view(shape), moment.logits, self.kept)
+
+            def answer(self, moment: Moment) -> Tensor:
+                assert self.kept is not None
+                return self.kept
+
+        return MostConfident()
+
+
+@dataclass(frozen=True)
+class ACT:
+    """Adaptive computation time (Graves 2016): the model's ``halting(state, context)`` gives each sample's probability
+    to stop; logits are averaged with these as weights until they sum to 1 - epsilon."""
+
+    epsilon: float = 0.01
+
+    def begin(self, batch: int, device: torch.device) -> Halting:
+        rule = self
+
+        class Accumulate(Halting):
+            spent = torch.zeros(batch, device=device)
+            mean: Tensor | None = None
+            last: Tensor | None = None
+
+            def after(self, moment: Moment) -> Tensor:
+                rows = moment.alive
+                p = _halting_probability(moment)
+                left = 1 - self.spent[rows]
+                stop = self.spent[rows] + p >= 1 - rule.epsilon
+                weight = torch.where(stop, left, p)  # the remainder goes to the last step
+                self.spent[rows] = self.spent[rows] + weight
+                shape = (-1,) + (1,) * (moment.logits.dim() - 1)
+                if self.mean is None:
+                    self.mean = moment.logits.new_zeros(batch, *moment.logits.shape[1:])
+                self.mean[rows] = self.mean[rows] + weight.view(shape) * moment.logits
+                return stop
+
+            def answer(self, moment: Moment) -> Tensor:
+                # Out of steps before the weights sum to one: the rest goes to the answer of this step.
+                assert self.mean is not None
+                rows = moment.alive
+                left = (1 - self.spent[rows]).view((-1,) + (1,) * (moment.logits.dim() - 1))
+                return self.mean[rows] + left * moment.logits
+
+        return Accumulate()
+
+
+@dataclass(frozen=True)
+class Ponder:
+    """As PonderNet at test time, without drawing lots: stop when the probability of having stopped passes
+    ``threshold``; the model's ``halting(state, context)`` gives the probability to stop at each step."""
+
+    threshold: float = 0.5
+
+    def begin(self, batch: int, device: torch.device) -> Halting:
+        rule, going = self, torch.ones(batch, device=device)
+
+        class Stopped(Halting):
+            def after(self, moment: Moment) -> Tensor:
+                rows = moment.alive
+                going[rows] = going[rows] * (1 - _halting_probability(moment))
+                return 1 - going[rows] >= rule.threshold
+
+        return Stopped()
+
+
+def confidence(logits: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Largest class probability, averaged over the outputs that count: [batch]."""
+    # The largest softmax entry is 1 / sum(exp(logit - largest logit)): no softmax tensor is made.
+    largest = (logits.float().amax(1) - logits.float().logsumexp(1)).exp().flatten(1)
+    if mask is None:
+        return largest.mean(1)
+    weight = mask.flatten(1).to(largest.dtype)
+    return (largest * weight).sum(1) / weight.sum(1).clamp_min(1)
+
+
+# Small parts ---------------------------------------------------------------------------------------------------------
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    """The tensors of a nested state, in a fixed order."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def detach(tree: Any) -> Any:
+    """The same state without its history."""
+    return tree_map_only(Tensor, lambda t: t.detach(), tree)
+
+
+def first_rows(tree: Any, rows: int) -> Any:
+    """The first samples of a state or context."""
+    return tree_map_only(Tensor, lambda t: t if len(t) == rows else t[:rows], tree)
+
+
+def _rows(tree: Any, rows: Tensor) -> Any:
+    return tree_map_only(Tensor, lambda t: t[rows], tree)
+
+
+def _put_rows(tree: Any, rows: Tensor, values: Any) -> Any:
+    new = iter(tensors(values))
+    return tree_map_only(Tensor, lambda t: t.index_copy(0, rows, next(new).to(t.dtype)), tree)
+
+
+def _batch_and_device(state: State) -> tuple[int, torch.device]:
+    found = tensors(state)
+    if not found:
+        raise UserError("The model's start() returned a state without tensors; a state needs at least one.")
+    return found[0].shape[0], found[0].device
+
+
+def _halting_probability(moment: Moment) -> Tensor:
+    halting = getattr(moment.model, "halting", None)
+    if halting is None:
+        raise UserError("This halting rule needs a model with a halting(state, context) method; this one has none.")
+    return halting(moment.state, moment.context)
+
+
+_BUILT_IN: dict[str, Watcher] = {
+    "logits": lambda moment: moment.logits,
+    "change": lambda moment: moment.change,
+    "confidence": lambda moment: moment.confidence,
+    "state": lambda moment: tensors(moment.state)[0],
+}
+
+
+def _watcher(name: str) -> Watcher:
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]
+
+    def read_note(moment: Moment) -> Tensor:
+        value = moment.notes[name]
+        if value is None:
+            built_in = ", ".join(_BUILT_IN)
+            raise UserError(f"This model notes nothing named {name!r}; every model has: {built_in}.")
+        return value
+
+    return read_note
+
+
+def _stack(records: dict[str, list[Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack(values, 1) for name, values in records.items() if values}

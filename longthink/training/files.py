@@ -1,0 +1,73 @@
+"""Files that are written whole or not at all, and tensors that are never unpickled."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from longthink.errors import UserError
+
+
+def write_json(path: Path, data: Any) -> None:
+    _replace(path, lambda part: part.write_text(json.dumps(data, indent=1) + "\n"))
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid JSON ({error}); delete it or take it from a backup.") from None
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    """Safetensors with a JSON document in its header."""
+    dense = {name: t.detach().contiguous() for name, t in tensors.items()}
+    _replace(path, lambda part: save_file(dense, part, metadata={"about": json.dumps(about)}))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {}).get("about", "{}"))
+            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}.") from None
+    except (SafetensorError, json.JSONDecodeError) as error:
+        raise UserError(f"{path} is damaged ({error}); delete it and train or download it again.") from None
+
+
+@contextmanager
+def explain_full_disk(path: Path) -> Iterator[None]:
+    """Turn the system's error into a sentence."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+        reason = "the disk is full; free some space" if full else f"{error}; check the folder and its permissions"
+        raise UserError(f"Could not write {path}: {reason}, then run the same command again.") from error
+
+
+def _replace(path: Path, write: Callable[[Path], Any]) -> None:
+    """Write beside the file, flush to the disk, then rename: a reader sees the old file or the new, never a part."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with explain_full_disk(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(part)
+            with open(part, "rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(part, path)
+        finally:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)

@@ -1,0 +1,111 @@
+"""What is minimised: the loss of the last step, the progressive loss (Algorithm 1), and its long-horizon form.
+
+The long-horizon form draws n, the steps without gradient, far beyond the m of training: the network is taught to keep
+an answer, not only to find it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from longthink.tasks.base import Batch
+from longthink.training.recipe import Recipe
+from longthink.think import State, Thinker, detach, first_rows, think
+
+
+class Plan(NamedTuple):
+    """How far one update thinks: n steps without gradient and k with (Algorithm 1), beside the m of the full pass."""
+
+    n: int
+    k: int
+    m: int
+    alpha: float
+
+
+def draw_plan(recipe: Recipe, seed: int, update: int) -> Plan:
+    """n ~ U{0, m - 1} and k ~ U{1, m - n} as in Algorithm 1; one draw for a whole batch.
+
+    With a horizon, n ~ U{first_n, horizon - 1}, and where n has passed m - 1, k ~ U{1, m}.
+    """
+    if update % recipe.progressive_every:
+        return Plan(0, 1, recipe.steps, 0.0)
+    bits = np.random.SeedSequence([seed, update, 0x9206]).generate_state(2, np.uint32).astype(np.uint64)
+    m, first = recipe.steps, recipe.first_n
+    n = first + int(bits[0] * np.uint64((recipe.horizon or m) - first) >> np.uint64(32))
+    if recipe.zero_n:  # the ablation of section 5.4
+        n = 0
+    longest = m - n if n < m else m
+    k = 1 + int(bits[1] * np.uint64(longest) >> np.uint64(32))
+    return Plan(n, k, m, recipe.alpha)
+
+
+class Objective(nn.Module):
+    """Training's view of a model: its forward is the thinking and the loss, so that DDP and compile see all of it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Batch, plan: Plan, count: Tensor | None = None) -> dict[str, Tensor]:
+        """The mixed "loss" and its terms "full" and "progressive", of which one with weight 0 costs nothing.
+
+        ``count`` is the number of outputs that count over all devices, divided by the number of devices.
+        """
+        model: Thinker = self.model  # type: ignore[assignment]
+        result: dict[str, Tensor] = {}
+        context = model.look(batch.inputs)
+        state = model.start(context)
+        rest = plan.n
+        if plan.alpha < 1:
+            # The first n steps of both terms are the same: the progressive term takes its start from the full pass.
+            early = min(plan.n, plan.m) if plan.alpha > 0 else 0
+            first = think(model, None, early, state=state, context=context, read=False)
+            full = think(model, None, plan.m - early, state=first.state, context=context)
+            result["full"] = cross_entropy(full.logits, batch, count)
+            state, rest = first.state, plan.n - early
+        if plan.alpha > 0:
+            if plan.n > 0:
+                with torch.no_grad():
+                    late = think(model, None, rest, state=detach(state), context=detach(context), read=False)
+                state = detach(late.state)
+            thought = think(model, None, plan.k, state=state, context=context)
+            result["progressive"] = cross_entropy(thought.logits, batch, count)
+        result["loss"] = mixture(plan.alpha, result)
+        return result
+
+    def progress(self, batch: Batch, state: State, k: int) -> dict[str, Tensor]:
+        """The progressive term alone: k steps from a state (None: from the start), and the loss there."""
+        model: Thinker = self.model  # type: ignore[assignment]
+        thought = think(model, batch.inputs, k, state=None if state is None else detach(state))
+        loss = cross_entropy(thought.logits, batch)
+        return {"progressive": loss, "loss": loss}
+
+
+def cross_entropy(logits: Tensor, batch: Batch, count: Tensor | None = None) -> Tensor:
+    """Mean cross entropy over the outputs that count, pooled over the batch (Eq. 5.3-5.4; mazes: non-wall pixels)."""
+    precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    losses = F.cross_entropy(precise, batch.targets, reduction="none")
+    if batch.mask is not None:
+        losses = losses * batch.mask
+    if count is None:
+        count = outputs_that_count(batch)
+    return losses.sum() / count
+
+
+def outputs_that_count(batch: Batch) -> Tensor:
+    if batch.mask is None:
+        return torch.full((), float(batch.targets.numel()), device=batch.targets.device)
+    return batch.mask.sum().float()
+
+
+def mixture(alpha: float, result: dict[str, Tensor]) -> Tensor:
+    if alpha == 0:
+        return result["full"]
+    if alpha == 1:
+        return result["progressive"]
+    return (1 - alpha) * result["full"] + alpha * result["progressive"]

@@ -1,0 +1,178 @@
+"""A recipe: all that is needed to train, as one flat dataclass that prints, hashes and takes overrides."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import types
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from longthink.errors import UserError, unknown
+from longthink.registry import Registry
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Defaults are those of the published maze runs where nothing else is said."""
+
+    name: str
+    task: str
+    difficulty: int
+    """Trained and validated at this difficulty; nothing harder is ever used to choose a checkpoint."""
+    task_options: dict[str, Any] = field(default_factory=dict)
+    model: str = "deepthinking"
+    model_options: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
+    """Where the numbers come from, and what was decided where sources differ."""
+
+    steps: int = 30
+    """m, the steps of the full pass."""
+    alpha: float = 0.0
+    """Weight of the progressive term (Algorithm 1)."""
+    horizon: int | None = None
+    """Long-horizon progressive loss: n, the steps without gradient, is drawn below this instead of below m."""
+    first_n: int = 0
+    """The smallest n; with first_n = m and a horizon, the progressive term only teaches to keep an answer."""
+    zero_n: bool = False
+    """The ablation of section 5.4: n is always 0."""
+    progressive_every: int = 1
+    """The progressive term is part of every so many updates; the others have the full term alone."""
+
+    train_samples: int = 40_000
+    """Problems an epoch."""
+    fresh: bool = False
+    """New problems every epoch instead of the same ones again."""
+    valid_samples: int = 1_000
+    batch: int = 50
+    epochs: int = 50
+
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    learning_rate: float = 1e-3
+    recurrent_scale: float = 1.0
+    """The learning rate of the weights that recur is multiplied by this (published for mazes: 1 / m)."""
+    weight_decay: float = 2e-4
+    momentum: float = 0.9
+    clip: float | None = None
+    warmup_epochs: int = 10
+    schedule: Literal["steps", "cosine"] = "steps"
+    decay_epochs: tuple[int, ...] = ()
+    decay_factor: float = 0.1
+    average: float | None = None
+    """Decay of the running average of the weights that is validated and kept; None for the weights themselves."""
+
+    validate_every: int = 1
+    """Epochs between two validations (and checkpoints)."""
+    patient_steps: int | None = None
+    """The many steps of validation; 10 m unless said otherwise."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def updates_an_epoch(self) -> int:
+        return self.train_samples // self.batch  # the last, smaller batch is dropped, as published
+
+    @property
+    def updates(self) -> int:
+        return self.epochs * self.updates_an_epoch
+
+    @property
+    def valid_steps(self) -> tuple[int, int]:
+        """Validation looks at m and at 10 m steps (a feed-forward twin has no more than m)."""
+        if self.model_options.get("distinct_steps") is not None:
+            return (self.steps, self.steps)
+        return (self.steps, self.patient_steps or 10 * self.steps)
+
+    def hash(self) -> str:
+        """Eight letters that change when anything that decides the weights changes."""
+        decisive = {k: v for k, v in asdict(self).items() if k not in ("name", "note")}
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:8]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Recipe:
+        known = {f.name for f in fields(Recipe)}
+        for key in data:
+            if key not in known:
+                raise unknown("recipe field", key, known)
+        data = {**data, "decay_epochs": tuple(data.get("decay_epochs", ()))}
+        return Recipe(**data)
+
+
+recipes: Registry[Recipe] = Registry("recipe")
+
+
+def add(recipe: Recipe) -> Recipe:
+    """Publish a recipe under its name."""
+    return recipes.add(recipe.name)(recipe)
+
+
+def override(recipe: Recipe, settings: list[str]) -> Recipe:
+    """Apply ``key=value`` settings; ``model.width=64`` and ``task.loops=0.1`` reach into the options."""
+    changes: dict[str, Any] = {}
+    types = get_type_hints(Recipe)
+    for setting in settings:
+        key, equals, text = (part.strip() for part in setting.partition("="))
+        if not equals:
+            raise UserError(f"Write settings as key=value; {setting!r} has no '='.")
+        head, dot, rest = key.partition(".")
+        if dot and head in ("model", "task"):
+            options = changes.setdefault(f"{head}_options", dict(getattr(recipe, f"{head}_options")))
+            options[rest] = _literal(text)
+        elif key not in types or key.endswith("_options"):
+            raise unknown("recipe field", key, [k for k in types if not k.endswith("_options")])
+        else:
+            changes[key] = _parse(key, text, types[key])
+    return replace(recipe, **changes)  # all at once: only the result must make sense
+
+
+def _parse(key: str, text: str, kind: Any) -> Any:
+    origin, choices = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        if text not in choices:
+            raise UserError(f"{key} must be one of {', '.join(choices)}, not {text!r}.")
+        return text
+    if origin in (types.UnionType, Union):  # X | None
+        if text.lower() in ("none", "null"):
+            return None
+        return _parse(key, text, next(c for c in choices if c is not type(None)))
+    if origin is tuple:
+        return tuple(_parse(key, part, int) for part in text.split(",") if part)
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise UserError(f"{key} must be true or false, not {text!r}.")
+        return text.lower() == "true"
+    try:
+        return kind(text)
+    except ValueError:
+        raise UserError(f"{key} must be a {'whole ' if kind is int else ''}number, not {text!r}.") from None
+
+
+def _literal(text: str) -> Any:
+    """A model's or task's option: JSON where it parses, else the text itself."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return None if text == "None" else text
+
+
+def _check(r: Recipe) -> None:
+    positive = ("difficulty", "steps", "train_samples", "valid_samples", "batch", "epochs", "validate_every", "progressive_every")
+    for name in positive:
+        if getattr(r, name) < 1:
+            raise UserError(f"{name} must be 1 or more, not {getattr(r, name)}.")
+    if not 0 <= r.alpha <= 1:
+        raise UserError(f"alpha must lie between 0 and 1, not {r.alpha}.")
+    if r.alpha == 1 and r.progressive_every > 1:
+        raise UserError("With alpha=1 there is no other term: leave progressive_every at 1.")
+    if not 0 <= r.first_n < (r.horizon or r.steps):
+        raise UserError(f"first_n ({r.first_n}) must lie below the horizon ({r.horizon or r.steps}).")
+    if r.train_samples < r.batch:
+        raise UserError(f"One batch of {r.batch} needs more than the {r.train_samples} training samples.")
+    if r.learning_rate <= 0:
+        raise UserError(f"learning_rate must be above 0, not {r.learning_rate}.")
+    if r.average is not None and not 0 < r.average < 1:
+        raise UserError(f"average must lie between 0 and 1, not {r.average}.")

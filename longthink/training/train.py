@@ -1,0 +1,304 @@
+"""Train a recipe: the loop, its checkpoints, and how it ends.
+
+Everything random is a function of the seed and the update's number, so that a run that was interrupted and resumed ends
+bit-identical on a CPU to one that was not.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from longthink.errors import UserError
+from longthink.evaluate import accuracy_at
+from longthink.models import build
+from longthink.tasks import Batch, Task, task
+from longthink.training.checkpoint import RunFolder, load_last, save_best, save_last
+from longthink.training.data import TrainingData
+from longthink.training.files import write_json
+from longthink.training.graphs import GraphedProgress
+from longthink.training.losses import Objective, cross_entropy, draw_plan, outputs_that_count
+from longthink.training.recipe import Recipe
+from longthink.training.report import Report
+from longthink.training.schedule import make_optimizer, set_rate
+
+VALID_SEED = 0
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How to run, as opposed to what to train: nothing here changes what a recipe means."""
+
+    folder: str = "runs"
+    accelerator: str = "auto"
+    devices: int = 1
+    precision: str | None = None
+    """Fabric's names; bf16-mixed on a GPU and 32-true on a CPU unless said otherwise."""
+    seconds: float | None = None
+    """Stop after this time with everything saved; the same command goes on."""
+    graphs: bool = True
+    """Capture CUDA graphs where the recipe allows it."""
+    compile: bool = False
+    quiet: bool = False
+    tensorboard: bool = True
+
+
+def train(recipe: Recipe, seed: int = 0, options: TrainingOptions | None = None) -> Path:
+    """Train, or go on training, or do nothing if it is done; returns the run's folder."""
+    options = options or TrainingOptions()
+    run = RunFolder(Path(options.folder), recipe, seed)
+    if run.finished():
+        return run.path
+    if recipe.batch % options.devices:
+        raise UserError(f"A batch of {recipe.batch} cannot be shared by {options.devices} devices; change batch.")
+    _make_model(recipe, seed)  # complaints about options come before any process is started
+    if options.devices == 1:
+        _train_here(_fabric(options, "auto"), recipe, seed, options)
+    else:
+        strategy = "ddp_find_unused_parameters_true" if _on_gpu(options) else "ddp_spawn_find_unused_parameters_true"
+        _fabric(options, strategy).launch(_train_here, recipe, seed, options)
+    return run.path
+
+
+def _on_gpu(options: TrainingOptions) -> bool:
+    return options.accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available()
+
+
+def _fabric(options: TrainingOptions, strategy: str) -> Fabric:
+    precision: Any = options.precision or ("bf16-mixed" if _on_gpu(options) else "32-true")
+    accelerator = options.accelerator if options.accelerator != "auto" else ("cuda" if _on_gpu(options) else "cpu")
+    try:
+        return Fabric(accelerator=accelerator, devices=options.devices, precision=precision, strategy=strategy)
+    except (ValueError, RuntimeError) as error:
+        raise UserError(f"This machine cannot train so: {error}.") from None
+
+
+def _make_model(recipe: Recipe, seed: int) -> tuple[Task, nn.Module]:
+    problem = task(recipe.task, **recipe.task_options)
+    shape = {"inputs": problem.input_channels, "classes": problem.classes}
+    if hasattr(problem, "dims"):
+        shape["dims"] = problem.dims
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return problem, build(recipe.model, **shape, **recipe.model_options)
+
+
+def _train_here(fabric: Fabric, recipe: Recipe, seed: int, options: TrainingOptions) -> None:
+    """The body of ``train`` in each process."""
+    torch.backends.cudnn.benchmark = True
+    torch.set_float32_matmul_precision("high")
+    problem, model = _make_model(recipe, seed)
+    model.to(fabric.device)
+    if getattr(problem, "dims", 0) == 2:
+        model.to(memory_format=torch.channels_last)
+    average = {k: v.clone() for k, v in model.state_dict().items()} if recipe.average else None
+    run = RunFolder(Path(options.folder), recipe, seed)
+    optimizer = make_optimizer(recipe, model, fused=fabric.device.type == "cuda")
+    about = load_last(run, model, optimizer, average) or {"update": 0, "seconds": 0.0, "best": None}
+    trainer = Trainer(fabric, recipe, seed, options, problem, model, optimizer, average, run, about)
+    trainer.run()
+
+
+class Trainer:
+    """One run in one process."""
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        recipe: Recipe,
+        seed: int,
+        options: TrainingOptions,
+        problem: Task,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        average: dict[str, Tensor] | None,
+        folder: RunFolder,
+        about: dict[str, Any],
+    ) -> None:
+        self.fabric, self.recipe, self.seed, self.options = fabric, recipe, seed, options
+        self.problem, self.model, self.average, self.folder = problem, model, average, folder
+        self.update: int = about["update"]
+        self.seconds: float = about["seconds"]
+        self.best: list[float] | None = about["best"]
+        self.data = TrainingData(recipe, problem, seed, fabric.device)
+        self.valid = problem.sample(recipe.valid_samples, recipe.difficulty, VALID_SEED, "valid")
+        if options.compile:
+            model.step = torch.compile(model.step, dynamic=False)  # type: ignore[assignment]
+        objective = Objective(model)
+        self.objective, self.optimizer = fabric.setup(objective, optimizer)
+        self.graphed: GraphedProgress | None = None
+        if options.graphs and GraphedProgress.possible(recipe, fabric):
+            self.graphed = GraphedProgress(objective)
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, int] = {}
+        self.writer: Any = None
+
+    def run(self) -> None:
+        chief = self.fabric.is_global_zero
+        began = time.monotonic() - self.seconds
+        deadline = None if self.options.seconds is None else time.monotonic() + self.options.seconds
+        if chief:
+            self._open_logs()
+        title = f"{self.recipe.name} seed {self.seed}"
+        quiet = self.options.quiet or not chief
+        log_every = max(1, min(50, self.recipe.updates_an_epoch // 4))
+        with Report(title, self.recipe.updates, self.update, quiet) as report:
+            while self.update < self.recipe.updates:
+                self._one_update()
+                if self.update % log_every == 0:
+                    news = self._log_losses(time.monotonic() - began)
+                    report.update(self.update, news)
+                epoch, rest = divmod(self.update, self.recipe.updates_an_epoch)
+                late = deadline is not None and time.monotonic() > deadline
+                at_end = self.update == self.recipe.updates
+                if at_end or late or (rest == 0 and epoch % self.recipe.validate_every == 0):
+                    self.seconds = time.monotonic() - began
+                    report.say(self._validate_and_save())
+                if late and not at_end:
+                    report.say(f"Stopped after {self.update} of {self.recipe.updates} updates; run again to go on.")
+                    return
+        if chief:
+            self._finish()
+
+    def _one_update(self) -> None:
+        recipe = self.recipe
+        rate = set_rate(self.optimizer, recipe, self.update)
+        batch = self.data.batch(self.update)
+        plan = draw_plan(recipe, self.seed, self.update)
+        count = outputs_that_count(batch) / self.fabric.world_size
+        if self.fabric.world_size > 1:
+            size = recipe.batch // self.fabric.world_size
+            batch = batch[self.fabric.global_rank * size : (self.fabric.global_rank + 1) * size]
+        if self.graphed is not None:
+            losses = self.graphed.backward(batch, plan)
+        else:
+            self.optimizer.zero_grad()
+            losses = self.objective(batch, plan, count)
+            self.fabric.backward(losses["loss"])
+        if recipe.clip is not None:
+            parameters = [p for p in self.model.parameters() if p.grad is not None]
+            norm = nn.utils.clip_grad_norm_(parameters, recipe.clip, foreach=True)
+            self._add("gradient_norm", norm)
+        self.optimizer.step()
+        self.update += 1
+        if self.average is not None:
+            self._move_average()
+        for name in ("loss", "full", "progressive"):
+            if name in losses:
+                self._add(name, losses[name].detach())
+        self._add("rate", torch.tensor(rate))
+
+    def _add(self, name: str, value: Tensor) -> None:
+        # Sums stay on the device: reading them each update would make the GPU wait.
+        self.counts[name] = self.counts.get(name, 0) + 1
+        self.sums[name] = self.sums.get(name, torch.zeros((), device=value.device)) + value.detach()
+
+    def _move_average(self) -> None:
+        assert self.average is not None and self.recipe.average is not None
+        decay = min(self.recipe.average, (1 + self.update) / (10 + self.update))
+        state = self.model.state_dict()
+        torch._foreach_lerp_(list(self.average.values()), [state[name] for name in self.average], 1 - decay)
+
+    def _log_losses(self, seconds: float) -> str:
+        means = {name: value / self.counts[name] for name, value in self.sums.items()}
+        for name in ("loss", "full", "progressive"):
+            if name in means:
+                means[name] = self.fabric.all_reduce(means[name], reduce_op="mean")  # type: ignore[assignment]
+        self.sums, self.counts = {}, {}
+        numbers = {name: float(value) for name, value in means.items()}
+        if not torch.isfinite(torch.tensor(numbers["loss"])):
+            self._stop_for_nan()
+        if self.fabric.is_global_zero:
+            self.folder.log({"update": self.update, **numbers, "seconds": round(seconds, 3)})
+            self._tensorboard(numbers)
+        return f"loss {numbers['loss']:.4g}"
+
+    def _stop_for_nan(self) -> None:
+        kept = "Its last checkpoint is kept" if self.folder.last.exists() else "No checkpoint had been made yet"
+        raise UserError(
+            f"The loss became NaN or infinite before update {self.update}. {kept}; "
+            "try a smaller learning_rate or set clip=1."
+        )
+
+    def _weights(self) -> dict[str, Tensor]:
+        return self.model.state_dict() if self.average is None else self.average
+
+    def _validate_and_save(self) -> str:
+        """Accuracy at m and at 10 m steps on easy problems decides which weights are kept."""
+        if any(not torch.isfinite(weight).all() for weight in self.model.state_dict().values()):
+            self._stop_for_nan()
+        m, patient = self.recipe.valid_steps
+        own = {k: v.clone() for k, v in self.model.state_dict().items()} if self.average is not None else None
+        if own is not None:
+            self.model.load_state_dict(self._weights())
+        with self.fabric.autocast():
+            right = accuracy_at(self.model, self.problem, self.valid, sorted({m, patient}))
+            loss = self._late_loss(patient)
+        if own is not None:
+            self.model.load_state_dict(own)
+        score = [min(right), -loss]
+        line = {"update": self.update, f"valid_{m}": right[0], f"valid_{patient}": right[-1], "valid_loss": loss}
+        if self.fabric.is_global_zero:
+            self.folder.log(line)
+            self._tensorboard({k: v for k, v in line.items() if k != "update"})
+            if self.best is None or score > self.best:
+                self.best = score
+                save_best(self.folder, self._weights(), self._card(right))
+            about = {"update": self.update, "seconds": self.seconds, "best": self.best}
+            save_last(self.folder, self.model, self.optimizer, self.average, about)
+        self.fabric.barrier()
+        return f"update {self.update}: {right[0]:.2%} after {m} steps, {right[-1]:.2%} after {patient} steps"
+
+    @torch.no_grad()
+    def _late_loss(self, patient: int) -> float:
+        """Breaks ties: the loss at the many steps on a few problems."""
+        from longthink.think import think
+
+        few: Batch = self.valid[:200].to(self.fabric.device)
+        thought = think(self.model, few.inputs, patient)  # type: ignore[arg-type]
+        loss = float(cross_entropy(thought.logits, few))
+        return loss if loss == loss else float("inf")
+
+    def _card(self, right: list[float]) -> dict[str, Any]:
+        m, patient = self.recipe.valid_steps
+        device = self.fabric.device
+        hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine() + " CPU"
+        return {
+            "recipe": self.recipe.to_json(),
+            "seed": self.seed,
+            "updates": self.update,
+            "minutes": round(self.seconds / 60, 2),
+            "hardware": hardware,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "torch": torch.__version__,
+            "validation": {"samples": len(self.valid), "steps": [m, patient], "accuracy": [right[0], right[-1]]},
+        }
+
+    def _open_logs(self) -> None:
+        self.folder.begin()
+        self.folder.forget_after(self.update)
+        if self.options.tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.writer = SummaryWriter(str(self.folder.path), purge_step=self.update)
+
+    def _tensorboard(self, numbers: dict[str, float]) -> None:
+        if self.writer is not None:
+            for name, value in numbers.items():
+                self.writer.add_scalar(name, value, self.update)
+
+    def _finish(self) -> None:
+        from longthink.training.files import read_tensors
+
+        if self.writer is not None:
+            self.writer.close()
+        card = read_tensors(self.folder.best)[1]
+        card["finished"] = {"updates": self.update, "minutes": round(self.seconds / 60, 2)}
+        write_json(self.folder.card, card)

@@ -1,0 +1,25 @@
+"""Where the parity fixtures and the real data lie, beside the checkout; tests skip with a reason where they don't."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from torch import Tensor
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def fixture(name: str) -> dict[str, Tensor]:
+    path = SHARED / "fixtures" / f"{name}.safetensors"
+    if not path.exists():
+        pytest.skip(f"no parity fixture {path.name} beside the checkout")
+    return load_file(path)
+
+
+def real_data(relative: str) -> Path:
+    path = SHARED / "data" / relative
+    if not path.exists():
+        pytest.skip(f"no real data {relative} beside the checkout")
+    return path
