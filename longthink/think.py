@@ -71,7 +71,7 @@ class Moment:
         moved: Tensor | float = 0.0
         size: Tensor | float = 0.0
         for new, old in zip(tensors(self.state), tensors(self.previous), strict=True):
-            new, old = new.flatten(1).float(), old.flatten(1).float()
+            new, old = new.reshape(len(new), -1).float(), old.reshape(len(old), -1).float()
             moved = moved + (new - old).square().sum(1)
             size = size + new.square().sum(1)
         if isinstance(moved, float) or isinstance(size, float):
@@ -378,10 +378,11 @@ class Ponder:
 def confidence(logits: Tensor, mask: Tensor | None = None) -> Tensor:
     """Largest class probability, averaged over the outputs that count: [batch]."""
     # The largest softmax entry is 1 / sum(exp(logit - largest logit)): no softmax tensor is made.
-    largest = (logits.float().amax(1) - logits.float().logsumexp(1)).exp().flatten(1)
+    n, precise = len(logits), logits.float()
+    largest = (precise.amax(1) - precise.logsumexp(1)).exp().reshape(n, -1)
     if mask is None:
         return largest.mean(1)
-    weight = mask.flatten(1).to(largest.dtype)
+    weight = mask.reshape(n, -1).to(largest.dtype)
     return (largest * weight).sum(1) / weight.sum(1).clamp_min(1)
 
 
