@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from longthink.errors import UserError
 from longthink.tasks.base import Batch, Task
-from longthink.think import Moment, confidence, think
+from longthink.think import Moment, ThinkingModule, confidence, think
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Curve:
 
 @torch.no_grad()
 def curve(
-    model: nn.Module, task: Task, batch: Batch, steps: int, *, chunk: int = 100, read_every: int = 1
+    model: ThinkingModule, task: Task, batch: Batch, steps: int, *, chunk: int = 100, read_every: int = 1
 ) -> Curve:
     """Think once about every problem and score the answer after every ``read_every`` steps.
 
@@ -106,7 +106,7 @@ def curve(
     return Curve(batch.difficulty, joined["right"].bool(), joined["confidence"], joined["change"], read_every)
 
 
-def _trace(model: nn.Module, task: Task, batch: Batch, steps: int, read_every: int) -> dict[str, Tensor]:
+def _trace(model: ThinkingModule, task: Task, batch: Batch, steps: int, read_every: int) -> dict[str, Tensor]:
     nothing = torch.zeros(len(batch), device=batch.inputs.device)
 
     def right(moment: Moment) -> Tensor:
@@ -119,12 +119,12 @@ def _trace(model: nn.Module, task: Task, batch: Batch, steps: int, read_every: i
         return moment.change if moment.count % read_every == 0 else nothing
 
     watch = {"right": right, "confidence": sure, "change": change}
-    trace = think(model, batch.inputs, steps, watch=watch, read=False).trace  # type: ignore[arg-type]
+    trace = think(model, batch.inputs, steps, watch=watch, read=False).trace
     return {name: value[:, read_every - 1 :: read_every].cpu() for name, value in trace.items()}
 
 
 def evaluate(
-    model: nn.Module,
+    model: ThinkingModule,
     task: Task,
     difficulties: Iterable[int],
     steps: int,
@@ -144,7 +144,7 @@ def evaluate(
 
 @torch.no_grad()
 def accuracy_at(
-    model: nn.Module, task: Task, batch: Batch, steps: Sequence[int], *, chunk: int = 1000
+    model: ThinkingModule, task: Task, batch: Batch, steps: Sequence[int], *, chunk: int = 1000
 ) -> list[float]:
     """Accuracy after each of these numbers of steps (in rising order), reading the answers nowhere else."""
     right = torch.zeros(len(steps), dtype=torch.double)
@@ -155,7 +155,7 @@ def accuracy_at(
         context = model.look(piece.inputs)
         state, done = model.start(context), 0
         for i, target in enumerate(steps):
-            thought = think(model, None, target - done, state=state, context=context)  # type: ignore[arg-type]
+            thought = think(model, None, target - done, state=state, context=context)
             state, done = thought.state, target
             right[i] += task.score(thought.logits, piece).sum().double().cpu()
     model.train(was_training)

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from longthink.errors import UserError
@@ -41,6 +41,15 @@ class Thinker(Protocol):
 
     def read(self, state: State, context: Context) -> Tensor:
         """Logits [batch, classes, ...] from a state (the papers' h)."""
+
+
+if TYPE_CHECKING:
+
+    class ThinkingModule(nn.Module, Thinker):
+        """A module that thinks; for annotations only."""
+
+else:
+    ThinkingModule = nn.Module
 
 
 class Moment:
@@ -397,11 +406,6 @@ def tensors(tree: Any) -> list[Tensor]:
 def detach(tree: Any) -> Any:
     """The same state without its history."""
     return tree_map_only(Tensor, lambda t: t.detach(), tree)
-
-
-def first_rows(tree: Any, rows: int) -> Any:
-    """The first samples of a state or context."""
-    return tree_map_only(Tensor, lambda t: t if len(t) == rows else t[:rows], tree)
 
 
 def _rows(tree: Any, rows: Tensor) -> Any:

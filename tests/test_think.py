@@ -147,11 +147,11 @@ def test_converged_stops_when_the_state_rests() -> None:
 def test_maximum_confidence_answers_with_the_surest_step() -> None:
     class Wavers(Halver):
         def read(self, state: Pair, context: dict[str, Tensor]) -> Tensor:
-            height = 5 - (state.steps - torch.tensor([2.0, 4.0, 9.0])).abs()
+            height = 5 - (state.steps - torch.tensor([2.0, 4.0, 7.0])).abs()
             return torch.stack([height, -height], 1)
 
     thought = think(Wavers(), X, 6, halt=MaximumConfidence())
-    assert thought.logits[:, 0].tolist() == [5.0, 5.0, 2.0]
+    assert thought.logits[:, 0].tolist() == [5.0, 5.0, 4.0]
     assert thought.steps_used.tolist() == [6, 6, 6]
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
 from longthink.errors import UserError
 from longthink.registry import Registry
+from longthink.think import ThinkingModule
 
 models: Registry[Callable[..., nn.Module]] = Registry("model")
 
 
-def build(name: str, **options: Any) -> nn.Module:
+def build(name: str, **options: Any) -> ThinkingModule:
     """A new model of this family: ``build("deepthinking", width=64)``."""
     make = models[name]
     try:
-        return make(**options)
+        return cast(ThinkingModule, make(**options))
     except TypeError as error:
         raise UserError(f"The model {name!r} does not take these options: {error}.") from error

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
@@ -96,11 +97,9 @@ class DeepThinking(nn.Module):
         # conv([state, x]) = conv_state(state) + conv_x(x): the second part is computed once (``look``).
         self.recall_state = Conv(dims, width, width, dilation, fan_in=width + inputs) if recall else None
         self.recall_input = Conv(dims, inputs, width, dilation, fan_in=width + inputs) if recall else None
-        self.blocks = nn.ModuleList(
-            ResidualBlock(dims, width, dilation, norm) for _ in range(distinct_steps or 1)
-        )
+        self.blocks = nn.ModuleList(ResidualBlock(dims, width, dilation, norm) for _ in range(distinct_steps or 1))
         sizes = [width, *head, classes]
-        self.head = nn.ModuleList(Conv(dims, a, b, dilation) for a, b in zip(sizes, sizes[1:], strict=False))
+        self.head = nn.ModuleList(Conv(dims, a, b, dilation) for a, b in pairwise(sizes))
 
     def look(self, x: Tensor) -> Context:
         return Context(x, None if self.recall_input is None else self.recall_input(x))

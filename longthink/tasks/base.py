@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias
 from zlib import crc32
@@ -29,6 +29,7 @@ class Batch:
     mask: Tensor | None = None
     """Outputs that count in loss and score: bool, the shape of targets; None for all."""
     difficulty: int = 0
+    """0 where the samples differ in it."""
     info: dict[str, Tensor] = field(default_factory=dict)
     """Whatever else the task needs to check, score or draw its samples."""
 
@@ -68,10 +69,13 @@ class Task(Protocol):
     def classes(self) -> int: ...
 
     def sample(self, n: int, difficulty: int, seed: int, split: Split = "test") -> Batch:
-        """``n`` problems; sample i depends on (task, difficulty, seed, split, i) alone. Splits never share a problem."""
+        """``n`` problems; sample i depends on the task and these arguments alone. No two splits share a problem."""
 
     def check(self, batch: Batch) -> Tensor:
         """Are the labels right? Found by another algorithm than the one that made them: bool [n]."""
+
+    def predict(self, logits: Tensor, batch: Batch) -> Tensor:
+        """The answer that these logits mean, as classes of the shape of ``batch.targets``."""
 
     def score(self, logits: Tensor, batch: Batch) -> Tensor:
         """Is the whole answer right? bool [n]."""
@@ -84,6 +88,21 @@ class Task(Protocol):
 
     def show(self, classes: Tensor, batch: Batch, index: int = 0) -> str:
         """An answer (classes, as ``batch.targets[index]``) as text a person can read."""
+
+
+def join(batches: Sequence[Batch]) -> Batch:
+    """One batch of several whose samples have the same shapes."""
+    if len(batches) == 1:
+        return batches[0]
+    first = batches[0]
+    same = len({batch.difficulty for batch in batches}) == 1
+    return Batch(
+        inputs=torch.cat([batch.inputs for batch in batches]),
+        targets=torch.cat([batch.targets for batch in batches]),
+        mask=None if first.mask is None else torch.cat([b.mask for b in batches if b.mask is not None]),
+        difficulty=first.difficulty if same else 0,
+        info={name: torch.cat([batch.info[name] for batch in batches]) for name in first.info},
+    )
 
 
 tasks: Registry[Callable[..., Task]] = Registry("task")

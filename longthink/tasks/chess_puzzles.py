@@ -19,8 +19,8 @@ from torch import Tensor
 
 from longthink.errors import UserError
 from longthink.tasks.base import Batch, Split, check_request, mixed_seed, tasks
+from longthink.tasks.reading import read_lines
 from longthink.tasks.rng import SPLIT_CODES, absorb, below, split_code, stream
-from longthink.tasks.sudoku import read_lines
 
 if TYPE_CHECKING:
     import chess
@@ -68,9 +68,7 @@ class Chess:
         pool = np.arange(len(book) * (difficulty - 1) // LEVELS, len(book) * difficulty // LEVELS)
         pool = pool[_split_codes(book.planes(pool)) == SPLIT_CODES[split]]
         if not len(pool):
-            raise UserError(
-                f"No {split} puzzle of difficulty {difficulty} is in {self.puzzles}; use a larger file."
-            )
+            raise UserError(f"No {split} puzzle of difficulty {difficulty} is in {self.puzzles}; use a larger file.")
         picks = np.empty(n, np.int64)
         _shuffled_rounds(mixed_seed(self.name, difficulty, seed), len(pool), picks)
         return book.batch(pool[picks], difficulty)
@@ -84,7 +82,7 @@ class Chess:
             )
         return book.batch(np.arange(start, stop), 0)
 
-    def predict(self, logits: Tensor) -> Tensor:
+    def predict(self, logits: Tensor, batch: Batch) -> Tensor:
         """The two squares with the highest class-1 logits, as classes [n, 8, 8]; class 0 plays no part."""
         top = logits[:, 1].flatten(1).topk(2).indices
         return torch.zeros_like(logits[:, 1], dtype=torch.long).flatten(1).scatter(1, top, 1).view(-1, 8, 8)
@@ -153,7 +151,7 @@ class Chess:
         if logits is None:
             return _picture(inputs, black, truth, None, truth)
         one = logits[index : index + 1].float().cpu()
-        return _picture(inputs, black, truth, one.softmax(1)[0, 1], self.predict(one)[0])
+        return _picture(inputs, black, truth, one.softmax(1)[0, 1], self.predict(one, batch)[0])
 
 
 class _Book:
@@ -172,9 +170,7 @@ class _Book:
             lines.append(line)
         if not fens:
             raise UserError(f"There are no puzzles in {path.name}; get it again from {_ADDRESS}.")
-        order = np.argsort(
-            np.array(ratings), kind="stable"
-        )  # as published: ties stay in the order of the file
+        order = np.argsort(np.array(ratings), kind="stable")  # as published: ties stay in the order of the file
         self._fens = [fens[i] for i in order]
         self._moves = [moves[i] for i in order]
         self._lines = np.array(lines)[order]
@@ -233,9 +229,7 @@ class _Book:
 def _book(path: str) -> _Book:
     file = Path(path).expanduser()
     if not file.is_file():
-        raise UserError(
-            f"There is no puzzle file {path}; get {_ADDRESS} and set the option puzzles to its path."
-        )
+        raise UserError(f"There is no puzzle file {path}; get {_ADDRESS} and set the option puzzles to its path.")
     stamp = file.stat()
     return _cached_book(file.resolve(), stamp.st_mtime_ns, stamp.st_size)
 
@@ -265,15 +259,11 @@ def _rows(path: Path) -> list[tuple[int, str, str, float]]:
             except ValueError:
                 number = np.nan
             if not np.isfinite(number):
-                raise UserError(
-                    f"Line {table.line_num} of {path.name} has the rating {fields[rating]!r}, no number."
-                )
+                raise UserError(f"Line {table.line_num} of {path.name} has the rating {fields[rating]!r}, no number.")
             first_two = " ".join(fields[moves].split(maxsplit=2)[:2])
             rows.append((table.line_num, fields[fen], first_two, number))
     except csv.Error as error:
-        raise UserError(
-            f"Line {table.line_num} of {path.name} is not CSV ({error}); get it again."
-        ) from error
+        raise UserError(f"Line {table.line_num} of {path.name} is not CSV ({error}); get it again.") from error
     return rows
 
 
@@ -327,9 +317,7 @@ def _agrees(fen: str, moves: str, inputs: Tensor, targets: Tensor) -> bool:
         planes[channel, rank if board.turn == rules.WHITE else 7 - rank, rules.square_file(square)] = 1
     rows, columns = targets.nonzero(as_tuple=True)
     real = rows if board.turn == rules.WHITE else 7 - rows
-    marked = {
-        rules.square(column, rank) for column, rank in zip(columns.tolist(), real.tolist(), strict=True)
-    }
+    marked = {rules.square(column, rank) for column, rank in zip(columns.tolist(), real.tolist(), strict=True)}
     legal = [move for move in board.legal_moves if {move.from_square, move.to_square} == marked]
     binary = bool(((targets == 0) | (targets == 1)).all())
     return binary and reply in legal and torch.equal(planes, inputs)

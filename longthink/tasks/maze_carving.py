@@ -171,9 +171,7 @@ def _carve_depth_first(grid: np.ndarray, width: int, root: int, state: np.ndarra
 
 
 @njit(cache=True)
-def _carve_wilson(
-    grid: np.ndarray, width: int, rooms: np.ndarray, state: np.ndarray, taken: np.ndarray
-) -> None:
+def _carve_wilson(grid: np.ndarray, width: int, rooms: np.ndarray, state: np.ndarray, taken: np.ndarray) -> None:
     """Loop-erased random walks: every spanning tree is equally likely."""
     grid[rooms[len(rooms) // 2]] = _FREE
     for first in rooms:
@@ -245,7 +243,7 @@ def _open_halls(grid: np.ndarray, width: int, side: int, state: np.ndarray, lead
     c = (side + 1) // 2
     widest = max(2, min(_WIDEST_HALL, c // 2))
     for _ in range(max(1, c * c // 6)):
-        rows, columns = 1 + below(state, widest), 1 + below(state, widest)
+        rows, columns = int(1 + below(state, widest)), int(1 + below(state, widest))
         y, x = below(state, c - rows + 1), below(state, c - columns + 1)
         corner = (2 * y + _MARGIN) * width + 2 * x + _MARGIN
         taken = False
@@ -314,9 +312,7 @@ def _digest(grid: np.ndarray, width: int, side: int) -> np.uint64:
 
 
 @njit(cache=True)
-def _spread(
-    grid: np.ndarray, width: int, source: int, target: int, far: np.ndarray, queue: np.ndarray
-) -> int:
+def _spread(grid: np.ndarray, width: int, source: int, target: int, far: np.ndarray, queue: np.ndarray) -> int:
     """Breadth first: write distances over -1 in ``far`` until the target is met; how many cells were met."""
     far[source] = 0
     queue[0] = source

@@ -1,6 +1,6 @@
 """Prefix sums modulo two (section 2.2.1): bit i of the answer is the parity of the first i bits of the input.
 
-    input   1 0 1 1        answer   1 1 0 1
+input   1 0 1 1        answer   1 1 0 1
 """
 
 from __future__ import annotations
@@ -50,8 +50,11 @@ class PrefixSums:
         flips = batch.targets ^ torch.nn.functional.pad(batch.targets, (1, 0))[:, :-1]
         return (flips == bits).all(1)
 
+    def predict(self, logits: Tensor, batch: Batch) -> Tensor:
+        return (logits[:, 1] > logits[:, 0]).long()  # argmax over two classes, many times faster on a CPU
+
     def score(self, logits: Tensor, batch: Batch) -> Tensor:
-        return correct_everywhere(logits.argmax(1), batch)
+        return correct_everywhere(self.predict(logits, batch), batch)
 
     def parse(self, text: str) -> Batch:
         digits = "".join(text.split())

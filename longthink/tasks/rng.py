@@ -42,7 +42,7 @@ def draw(state: np.ndarray) -> np.uint64:
 
 
 @njit(cache=True, inline="always")
-def below(state: np.ndarray, n: int) -> int:
+def below(state: np.ndarray, n: int) -> np.int64:
     """A whole number from 0 to n - 1, for n < 2**31 (multiply and shift: the bias is below n / 2**32)."""
     return np.int64(((draw(state) >> _32) * np.uint64(n)) >> _32)
 
@@ -60,7 +60,7 @@ def absorb(digest: np.uint64, value: int) -> np.uint64:
 
 
 @njit(cache=True, inline="always")
-def split_code(digest: np.uint64) -> int:
+def split_code(digest: np.uint64) -> np.int64:
     """0 train (half of all problems), 1 valid (a quarter), 2 test (a quarter)."""
     low = np.int64(digest & np.uint64(3))
-    return 0 if low < 2 else low - 1
+    return np.int64(0) if low < 2 else np.int64(low - 1)

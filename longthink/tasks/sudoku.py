@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from longthink.errors import UserError
 from longthink.tasks.base import Batch, Split, check_request, correct_everywhere, mixed_seed, tasks
+from longthink.tasks.reading import read_lines
 from longthink.tasks.rng import SPLIT_CODES, absorb, below, split_code, stream
 
 # Blanking cells until no more can go leaves 24.4 givens on average: one attempt in 30 reaches 22, in 400 21.
@@ -70,10 +71,11 @@ class Sudoku:
         units = answers[:, torch.from_numpy(_UNITS).to(answers.device)]  # [n, 27, 9]
         permutations = (units.sort(2).values == torch.arange(1, 10, device=units.device)).flatten(1).all(1)
         right = one_hot & agree & permutations
-        unique = [
-            bool(ok) and _exact_covers(row) == 1 for ok, row in zip(right, givens.tolist(), strict=True)
-        ]
+        unique = [bool(ok) and _exact_covers(row) == 1 for ok, row in zip(right, givens.tolist(), strict=True)]
         return torch.tensor(unique, dtype=torch.bool, device=batch.targets.device)
+
+    def predict(self, logits: Tensor, batch: Batch) -> Tensor:
+        return logits.argmax(1)
 
     def score(self, logits: Tensor, batch: Batch) -> Tensor:
         return correct_everywhere(logits.argmax(1), batch)
@@ -170,62 +172,11 @@ def _puzzle_rows(path: str | Path) -> Iterator[tuple[int, np.ndarray, np.ndarray
                 raise UserError(f"Line {line} of {name}: {error}") from error
             yield line, puzzle, answer
     except csv.Error as error:
-        raise UserError(
-            f"Line {table.line_num} of {name} is not CSV ({error}); get the file again."
-        ) from error
+        raise UserError(f"Line {table.line_num} of {name} is not CSV ({error}); get the file again.") from error
 
 
 def _find(header: list[str], names: tuple[str, ...]) -> int:
     return next((header.index(name) for name in names if name in header), -1)
-
-
-def read_lines(path: str | Path) -> Iterator[str]:
-    """The lines of a text file, plain or zstd-compressed; a damaged one gives a sentence with the line."""
-    path = Path(path)
-    if not path.is_file():
-        raise UserError(f"There is no file {path}.")
-    number, rest = 0, b""
-    with path.open("rb") as file:
-        try:
-            for block in _blocks(file):
-                *lines, rest = (rest + block).split(b"\n")
-                for line in lines:
-                    number += 1
-                    yield line.decode().removesuffix("\r")
-            if rest:
-                number += 1
-                yield rest.decode()
-        except UnicodeDecodeError as error:
-            raise UserError(f"Line {number} of {path.name} is not text; get the file again.") from error
-        except (EOFError, ValueError) as error:
-            raise UserError(f"{path.name} is damaged after line {number} ({error}); get it again.") from error
-
-
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    """The bytes of a file, decompressed. EOFError where it is cut short, ValueError where it is damaged."""
-    head = file.read(4)
-    file.seek(0)
-    blocks = iter(lambda: file.read(1 << 20), b"")
-    if head != b"\x28\xb5\x2f\xfd":
-        yield from blocks
-        return
-    try:
-        import zstandard
-    except ImportError as error:
-        raise UserError("Reading .zst files needs zstandard; install longthink[chess].") from error
-    new = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
-    frame = new()
-    for block in blocks:
-        while block:
-            frame = new() if frame.eof else frame
-            try:
-                yield frame.decompress(block)
-            except zstandard.ZstdError as error:
-                raise ValueError("its compressed data are corrupt") from error
-            block = frame.unused_data if frame.eof else b""
-    # A stream reader would end quietly here and pass off half a file as a whole one.
-    if not frame.eof:
-        raise EOFError("it is cut short")
 
 
 def _read_cells(text: str) -> np.ndarray:
@@ -239,9 +190,7 @@ def _read_cells(text: str) -> np.ndarray:
                 )
         cells = re.sub(r"[\s|+-]", "", text)
         if len(cells) != 81:
-            raise UserError(
-                f"A sudoku has 81 cells, not {len(cells)}; type digits, and '.' or 0 for a blank cell."
-            )
+            raise UserError(f"A sudoku has 81 cells, not {len(cells)}; type digits, and '.' or 0 for a blank cell.")
     return np.frombuffer(cells.replace(".", "0").encode(), np.uint8) - ord("0")
 
 
@@ -332,9 +281,7 @@ def _solve_all(puzzles: np.ndarray, solutions: np.ndarray, counts: np.ndarray) -
 
 
 @njit(cache=True)
-def _fill(
-    seed: np.uint64, wanted_split: int, givens: int, puzzles: np.ndarray, solutions: np.ndarray
-) -> None:
+def _fill(seed: np.uint64, wanted_split: int, givens: int, puzzles: np.ndarray, solutions: np.ndarray) -> None:
     order = np.arange(81)
     for i in range(len(puzzles)):
         state = stream(seed, i)

@@ -51,9 +51,7 @@ class RunFolder:
             part.replace(self.metrics)
 
 
-def pack(
-    model: nn.Module, optimizer: torch.optim.Optimizer, average: dict[str, Tensor] | None
-) -> dict[str, Tensor]:
+def pack(model: nn.Module, optimizer: torch.optim.Optimizer, average: dict[str, Tensor] | None) -> dict[str, Tensor]:
     """Model, optimiser and average as one flat dictionary of tensors."""
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     for index, slots in optimizer.state_dict()["state"].items():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
-from longthink.tasks.base import Batch, Task
+from longthink.tasks.base import Batch, Split, Task, join
 from longthink.training.recipe import Recipe
 
 _KEEP_ON_DEVICE = 4 * 2**30
@@ -34,13 +36,20 @@ class TrainingData:
         recipe = self.recipe
         if self._problems is None or recipe.fresh:
             seed = derived_seed(self.seed, epoch if recipe.fresh else 0)
-            problems = self.task.sample(recipe.train_samples, recipe.difficulty, seed, "train")
+            problems = mixed_problems(self.task, recipe.train_samples, recipe.difficulty, seed, "train")
             size = problems.inputs.nbytes + problems.targets.nbytes
             self._problems = problems.to(self.device) if size < _KEEP_ON_DEVICE else problems
         # Sorting raw random bits: the bit generator's stream is the same in every NumPy, its shuffle may not be.
         bits = np.random.PCG64(np.random.SeedSequence([self.seed, epoch, 0x0DE5])).random_raw(recipe.train_samples)
         self._order = torch.from_numpy(np.argsort(bits, kind="stable"))
         self._epoch = epoch
+
+
+def mixed_problems(task: Task, n: int, difficulties: Sequence[int], seed: int, split: Split) -> Batch:
+    """``n`` problems in equal parts of these difficulties (the first ones have one more where n does not divide)."""
+    share, more = divmod(n, len(difficulties))
+    sizes = [share + (i < more) for i in range(len(difficulties))]
+    return join([task.sample(size, d, seed, split) for size, d in zip(sizes, difficulties, strict=True) if size])
 
 
 def derived_seed(*parts: int) -> int:

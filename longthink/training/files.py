@@ -67,6 +67,9 @@ def _replace(path: Path, write: Callable[[Path], Any]) -> None:
             write(part)
             with open(part, "rb+") as file:
                 os.fsync(file.fileno())
+            mask = os.umask(0)
+            os.umask(mask)
+            part.chmod(0o666 & ~mask)  # safetensors makes its files private
             os.replace(part, path)
         finally:
             with suppress(OSError):

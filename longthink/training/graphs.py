@@ -65,7 +65,7 @@ class GraphedProgress:
         self.batch = batch._map(torch.clone)
         self.gradients: dict[tuple[int, bool], list[tuple[Tensor, Tensor | None]]] = {}
         with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
-            self._warm_up(lambda: think(self.model, batch.inputs, 2, read=False))  # type: ignore[arg-type]
+            self._warm_up(lambda: think(self.model, batch.inputs, 2, read=False))
             self.begin = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.begin):
                 self.context = self.model.look(self.batch.inputs)
@@ -74,7 +74,7 @@ class GraphedProgress:
             self.begin.replay()
             self.step = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.step, pool=self.pool):
-                new = think(self.model, None, 1, state=self.state, context=self.context, read=False).state  # type: ignore[arg-type]
+                new = think(self.model, None, 1, state=self.state, context=self.context, read=False).state
                 for old, fresh in zip(tensors(self.state), tensors(new), strict=True):
                     old.copy_(fresh)
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longthink.tasks.base import Batch
+from longthink.think import State, ThinkingModule, detach, think
 from longthink.training.recipe import Recipe
-from longthink.think import State, Thinker, detach, first_rows, think
 
 
 class Plan(NamedTuple):
@@ -47,7 +47,7 @@ def draw_plan(recipe: Recipe, seed: int, update: int) -> Plan:
 class Objective(nn.Module):
     """Training's view of a model: its forward is the thinking and the loss, so that DDP and compile see all of it."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: ThinkingModule) -> None:
         super().__init__()
         self.model = model
 
@@ -56,7 +56,7 @@ class Objective(nn.Module):
 
         ``count`` is the number of outputs that count over all devices, divided by the number of devices.
         """
-        model: Thinker = self.model  # type: ignore[assignment]
+        model = self.model
         result: dict[str, Tensor] = {}
         context = model.look(batch.inputs)
         state = model.start(context)
@@ -80,7 +80,7 @@ class Objective(nn.Module):
 
     def progress(self, batch: Batch, state: State, k: int) -> dict[str, Tensor]:
         """The progressive term alone: k steps from a state (None: from the start), and the loss there."""
-        model: Thinker = self.model  # type: ignore[assignment]
+        model = self.model
         thought = think(model, batch.inputs, k, state=None if state is None else detach(state))
         loss = cross_entropy(thought.logits, batch)
         return {"progressive": loss, "loss": loss}

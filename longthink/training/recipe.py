@@ -18,8 +18,8 @@ class Recipe:
 
     name: str
     task: str
-    difficulty: int
-    """Trained and validated at this difficulty; nothing harder is ever used to choose a checkpoint."""
+    difficulty: tuple[int, ...]
+    """Trained and validated at these, in equal parts; nothing harder is ever used to choose a checkpoint."""
     task_options: dict[str, Any] = field(default_factory=dict)
     model: str = "deepthinking"
     model_options: dict[str, Any] = field(default_factory=dict)
@@ -98,7 +98,8 @@ class Recipe:
         for key in data:
             if key not in known:
                 raise unknown("recipe field", key, known)
-        data = {**data, "decay_epochs": tuple(data.get("decay_epochs", ()))}
+        tuples: dict[str, Any] = {key: tuple(data[key]) for key in ("difficulty", "decay_epochs") if key in data}
+        data = {**data, **tuples}
         return Recipe(**data)
 
 
@@ -160,7 +161,9 @@ def _literal(text: str) -> Any:
 
 
 def _check(r: Recipe) -> None:
-    positive = ("difficulty", "steps", "train_samples", "valid_samples", "batch", "epochs", "validate_every", "progressive_every")
+    if not r.difficulty or min(r.difficulty) < 1:
+        raise UserError(f"difficulty must be 1 or more, or several such with commas, not {r.difficulty}.")
+    positive = ("steps", "train_samples", "valid_samples", "batch", "epochs", "validate_every", "progressive_every")
     for name in positive:
         if getattr(r, name) < 1:
             raise UserError(f"{name} must be 1 or more, not {getattr(r, name)}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -14,7 +15,7 @@ def make_optimizer(recipe: Recipe, model: nn.Module, fused: bool = False) -> tor
     """The recipe's optimiser; the weights that recur form a group of their own when their rate is throttled."""
     recurrent: list[nn.Parameter] = []
     if recipe.recurrent_scale != 1 and hasattr(model, "recurrent_parameters"):
-        recurrent = model.recurrent_parameters()
+        recurrent = cast(Any, model).recurrent_parameters()
     special = {id(p) for p in recurrent}
     groups = [{"params": [p for p in model.parameters() if id(p) not in special], "scale": 1.0}]
     if recurrent:

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from longthink.errors import UserError
 from longthink.evaluate import accuracy_at
-from longthink.models import build
-from longthink.tasks import Batch, Task, task
+from longthink.loading import rebuild
+from longthink.tasks import Batch, Task
+from longthink.think import ThinkingModule, think
 from longthink.training.checkpoint import RunFolder, load_last, save_best, save_last
-from longthink.training.data import TrainingData
-from longthink.training.files import write_json
+from longthink.training.data import TrainingData, mixed_problems
+from longthink.training.files import read_tensors, write_json
 from longthink.training.graphs import GraphedProgress
 from longthink.training.losses import Objective, cross_entropy, draw_plan, outputs_that_count
 from longthink.training.recipe import Recipe
@@ -58,12 +59,12 @@ def train(recipe: Recipe, seed: int = 0, options: TrainingOptions | None = None)
         return run.path
     if recipe.batch % options.devices:
         raise UserError(f"A batch of {recipe.batch} cannot be shared by {options.devices} devices; change batch.")
-    _make_model(recipe, seed)  # complaints about options come before any process is started
+    rebuild(recipe, seed)  # complaints about options come before any process is started
     if options.devices == 1:
         _train_here(_fabric(options, "auto"), recipe, seed, options)
     else:
         strategy = "ddp_find_unused_parameters_true" if _on_gpu(options) else "ddp_spawn_find_unused_parameters_true"
-        _fabric(options, strategy).launch(_train_here, recipe, seed, options)
+        _fabric(options, strategy).launch(_train_here, recipe, seed, options)  # type: ignore[arg-type]
     return run.path
 
 
@@ -80,24 +81,14 @@ def _fabric(options: TrainingOptions, strategy: str) -> Fabric:
         raise UserError(f"This machine cannot train so: {error}.") from None
 
 
-def _make_model(recipe: Recipe, seed: int) -> tuple[Task, nn.Module]:
-    problem = task(recipe.task, **recipe.task_options)
-    shape = {"inputs": problem.input_channels, "classes": problem.classes}
-    if hasattr(problem, "dims"):
-        shape["dims"] = problem.dims
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return problem, build(recipe.model, **shape, **recipe.model_options)
-
-
 def _train_here(fabric: Fabric, recipe: Recipe, seed: int, options: TrainingOptions) -> None:
     """The body of ``train`` in each process."""
     torch.backends.cudnn.benchmark = True
     torch.set_float32_matmul_precision("high")
-    problem, model = _make_model(recipe, seed)
+    problem, model = rebuild(recipe, seed)
     model.to(fabric.device)
     if getattr(problem, "dims", 0) == 2:
-        model.to(memory_format=torch.channels_last)
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     average = {k: v.clone() for k, v in model.state_dict().items()} if recipe.average else None
     run = RunFolder(Path(options.folder), recipe, seed)
     optimizer = make_optimizer(recipe, model, fused=fabric.device.type == "cuda")
@@ -116,7 +107,7 @@ class Trainer:
         seed: int,
         options: TrainingOptions,
         problem: Task,
-        model: nn.Module,
+        model: ThinkingModule,
         optimizer: torch.optim.Optimizer,
         average: dict[str, Tensor] | None,
         folder: RunFolder,
@@ -128,9 +119,9 @@ class Trainer:
         self.seconds: float = about["seconds"]
         self.best: list[float] | None = about["best"]
         self.data = TrainingData(recipe, problem, seed, fabric.device)
-        self.valid = problem.sample(recipe.valid_samples, recipe.difficulty, VALID_SEED, "valid")
+        self.valid = mixed_problems(problem, recipe.valid_samples, recipe.difficulty, VALID_SEED, "valid")
         if options.compile:
-            model.step = torch.compile(model.step, dynamic=False)  # type: ignore[assignment]
+            model.step = torch.compile(model.step, dynamic=False)  # type: ignore[method-assign]
         objective = Objective(model)
         self.objective, self.optimizer = fabric.setup(objective, optimizer)
         self.graphed: GraphedProgress | None = None
@@ -201,7 +192,8 @@ class Trainer:
         self.sums[name] = self.sums.get(name, torch.zeros((), device=value.device)) + value.detach()
 
     def _move_average(self) -> None:
-        assert self.average is not None and self.recipe.average is not None
+        assert self.average is not None
+        assert self.recipe.average is not None
         decay = min(self.recipe.average, (1 + self.update) / (10 + self.update))
         state = self.model.state_dict()
         torch._foreach_lerp_(list(self.average.values()), [state[name] for name in self.average], 1 - decay)
@@ -259,10 +251,8 @@ class Trainer:
     @torch.no_grad()
     def _late_loss(self, patient: int) -> float:
         """Breaks ties: the loss at the many steps on a few problems."""
-        from longthink.think import think
-
         few: Batch = self.valid[:200].to(self.fabric.device)
-        thought = think(self.model, few.inputs, patient)  # type: ignore[arg-type]
+        thought = think(self.model, few.inputs, patient)
         loss = float(cross_entropy(thought.logits, few))
         return loss if loss == loss else float("inf")
 
@@ -295,8 +285,6 @@ class Trainer:
                 self.writer.add_scalar(name, value, self.update)
 
     def _finish(self) -> None:
-        from longthink.training.files import read_tensors
-
         if self.writer is not None:
             self.writer.close()
         card = read_tensors(self.folder.best)[1]

@@ -206,7 +206,8 @@ def test_group_norm_stands_before_each_relu_of_the_block() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"dims": 3}, {"width": 0}, {"width": 6, "norm": "group"}, {"distinct_steps": 0}, {"norm": "batch"}, {"widht": 3}]
+    "options",
+    [{"dims": 3}, {"width": 0}, {"width": 6, "norm": "group"}, {"distinct_steps": 0}, {"norm": "batch"}, {"widht": 3}],
 )
 def test_bad_options_get_one_sentence(options: dict) -> None:
     with pytest.raises(UserError) as error:

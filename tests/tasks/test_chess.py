@@ -99,8 +99,7 @@ def test_every_real_move_starts_at_a_piece_of_the_mover_and_is_legal(lichess: Ch
         if board.piece_type_at(move.from_square) == chess.PAWN and not board.piece_at(move.to_square):
             board.ep_square = move.to_square
         assert any(
-            (legal.from_square, legal.to_square) == (move.from_square, move.to_square)
-            for legal in board.legal_moves
+            (legal.from_square, legal.to_square) == (move.from_square, move.to_square) for legal in board.legal_moves
         )
     assert lichess.check(batch).all()
 
@@ -182,7 +181,7 @@ def test_score_takes_the_two_highest(small: Chess) -> None:
     batch = small.ranks(0, 6)
     logits = logits_for(batch.targets)  # class 0 is higher everywhere, and that is as published
     assert small.score(logits, batch).all()
-    assert torch.equal(small.predict(logits), batch.targets)
+    assert torch.equal(small.predict(logits, batch), batch.targets)
     empty = (batch.targets[0] == 0).nonzero()[0].tolist()
     logits[0, 1, empty[0], empty[1]] = logits[0, 1].max()  # a tie
     logits[1, 1, 7, 7] = 5.0

@@ -49,9 +49,7 @@ def contents(batch: Batch) -> set[bytes]:
     return {picture.tobytes() for picture in batch.inputs.numpy().astype(np.uint8)}
 
 
-def random_shortest_path(
-    free: np.ndarray, start: tuple[int, int], goal: tuple[int, int], seed: int
-) -> np.ndarray:
+def random_shortest_path(free: np.ndarray, start: tuple[int, int], goal: tuple[int, int], seed: int) -> np.ndarray:
     """Breadth first in plain Python, with the neighbours in random order when it walks back."""
     rng = np.random.default_rng(seed)
     far = {start: 0}
@@ -322,9 +320,7 @@ def test_score_refuses_single_pixels() -> None:
         for y, x, right in ((3, 3, False), (7, 3, False), (4, 12, False), (6, 6, True), (0, 0, True)):
             classes = answer(drawing)
             classes[0, y, x] = 1 - classes[0, y, x]
-            assert mazes.score(logits_for(classes), batch).tolist() == [
-                right
-            ]  # walls and border do not count
+            assert mazes.score(logits_for(classes), batch).tolist() == [right]  # walls and border do not count
 
 
 def test_score_refuses_a_ring_beside_the_path() -> None:
@@ -463,6 +459,4 @@ def test_draw() -> None:
     sure = mazes.draw(batch, 1, 100 * logits_for(batch.targets))
     assert np.array_equal(truth, sure)
     blank = mazes.draw(batch, 1, torch.zeros(2, 2, 24, 24, requires_grad=True))
-    assert (
-        len(np.unique(blank.reshape(-1, 3), axis=0)) == 4
-    )  # wall, start, goal and one shade: the truth is not drawn
+    assert len(np.unique(blank.reshape(-1, 3), axis=0)) == 4  # wall, start, goal and one shade: the truth is not drawn

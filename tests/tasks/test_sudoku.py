@@ -128,9 +128,7 @@ def test_score() -> None:
 def test_parse_reads_any_layout(difficulty: int, seed: int, data: st.DataObject) -> None:
     batch = SUDOKU.sample(1, difficulty, seed)
     blank = data.draw(st.sampled_from(".0"))
-    between = data.draw(
-        st.lists(st.sampled_from(["", " ", "\n", "|", "\t", "--+--"]), min_size=81, max_size=81)
-    )
+    between = data.draw(st.lists(st.sampled_from(["", " ", "\n", "|", "\t", "--+--"]), min_size=81, max_size=81))
     cells = "".join(map(str, digits(batch)[0])).replace("0", blank)
     parsed = SUDOKU.parse("".join(cell + gap for cell, gap in zip(cells, between, strict=True)))
     assert torch.equal(parsed.inputs, batch.inputs)

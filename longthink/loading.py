@@ -1,0 +1,110 @@
+"""Weights with their cards: shipped ones by name, your own by folder. Nothing is ever unpickled.
+
+A folder may be a training run (``best.safetensors``) or follow the Hugging Face convention (``model.safetensors``
+beside ``config.json``), which is what ``save`` writes and ``push_to_hub`` uploads.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from longthink.errors import UserError, unknown
+from longthink.models import build
+from longthink.tasks import Task, task
+from longthink.think import ThinkingModule
+from longthink.training.files import read_json, read_tensors, write_json, write_tensors
+from longthink.training.recipe import Recipe
+
+WEIGHTS = Path(__file__).parent / "weights"
+
+
+class Loaded(NamedTuple):
+    """A trained network, the task it was trained for, and what is known about it."""
+
+    model: ThinkingModule
+    task: Task
+    card: dict[str, Any]
+
+    @property
+    def recipe(self) -> Recipe:
+        return Recipe.from_json(self.card["recipe"])
+
+
+def load(name_or_folder: str | Path, device: str | torch.device = "cpu") -> Loaded:
+    """``load("mazes")`` for shipped weights, ``load("runs/...")`` for a run or a saved folder.
+
+    The network comes ready for use: in evaluation mode and without gradients (``model.requires_grad_()`` to train on).
+    """
+    weights, card = _find(name_or_folder)
+    tensors, about = read_tensors(weights)
+    card = card or about
+    if "recipe" not in card:
+        raise UserError(f"{weights} has no recipe in its card, so its network cannot be rebuilt; train it again.")
+    recipe = Recipe.from_json(card["recipe"])
+    problem, model = rebuild(recipe)
+    try:
+        model.load_state_dict({key: value.float() for key, value in tensors.items()})
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise UserError(f"The weights in {weights} do not fit their recipe ({reason}); train them again.") from None
+    return Loaded(model.to(device).eval().requires_grad_(False), problem, card)
+
+
+def rebuild(recipe: Recipe, seed: int = 0) -> tuple[Task, ThinkingModule]:
+    """The recipe's task, and its network as it is before training with this seed."""
+    problem = task(recipe.task, **recipe.task_options)
+    shape = {"inputs": problem.input_channels, "classes": problem.classes}
+    if hasattr(problem, "dims"):
+        shape["dims"] = problem.dims
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return problem, build(recipe.model, **shape, **recipe.model_options)
+
+
+def save(loaded: Loaded, folder: str | Path, half: bool = False) -> Path:
+    """Write ``model.safetensors`` and ``config.json``; ``half`` stores bfloat16, half the size."""
+    path = Path(folder)
+    kind = torch.bfloat16 if half else torch.float32
+    tensors = {name: value.to(kind) for name, value in loaded.model.state_dict().items()}
+    write_tensors(path / "model.safetensors", tensors, loaded.card)
+    write_json(path / "config.json", loaded.card)
+    return path
+
+
+def push_to_hub(loaded: Loaded, repository: str, folder: str | Path) -> str:
+    """Save to a folder and upload it; needs the extra longthink[hub] and a login."""
+    try:
+        from huggingface_hub import HfApi
+    except ImportError:
+        raise UserError("Uploading needs huggingface_hub; install longthink[hub].") from None
+    api = HfApi()
+    api.create_repo(repository, exist_ok=True)
+    return str(api.upload_folder(repo_id=repository, folder_path=str(save(loaded, folder))))
+
+
+def shipped() -> dict[str, dict[str, Any]]:
+    """The cards of the weights that come with the package, by name."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(WEIGHTS.glob("*.json"))}
+
+
+def _find(name_or_folder: str | Path) -> tuple[Path, dict[str, Any]]:
+    """The weights' file and its card (empty where the file's own header holds it)."""
+    name, path = str(name_or_folder), Path(name_or_folder)
+    cards = shipped()
+    if name in cards:
+        return WEIGHTS / f"{name}.safetensors", cards[name]
+    if path.is_dir():
+        if (path / "model.safetensors").exists():
+            return path / "model.safetensors", read_json(path / "config.json")
+        if (path / "best.safetensors").exists():
+            return path / "best.safetensors", {}
+        raise UserError(f"{path} holds no weights (best.safetensors or model.safetensors); train it first.")
+    if path.suffix == ".safetensors" and path.exists():
+        return path, {}
+    if "/" in name or path.suffix == ".safetensors":
+        raise UserError(f"There is no folder or file {name}; check the path or train it first.")
+    raise unknown("weights or folder", name, cards)
