@@ -87,11 +87,19 @@ class Curve:
 
 @torch.no_grad()
 def curve(
-    model: ThinkingModule, task: Task, batch: Batch, steps: int, *, chunk: int = 100, read_every: int = 1
+    model: ThinkingModule,
+    task: Task,
+    batch: Batch,
+    steps: int,
+    *,
+    chunk: int = 100,
+    read_every: int = 1,
+    half: bool = False,
 ) -> Curve:
     """Think once about every problem and score the answer after every ``read_every`` steps.
 
-    Only three numbers a sample and step are kept, so that thousands of steps on large images fit.
+    Only three numbers a sample and step are kept, so that thousands of steps on large images fit. ``half`` computes in
+    bfloat16, several times faster on a GPU.
     """
     if steps < read_every or steps % read_every:
         raise UserError(f"The steps ({steps}) must be a multiple of read_every ({read_every}).")
@@ -100,7 +108,8 @@ def curve(
     model.eval()
     for start in range(0, len(batch), chunk):
         piece = batch[start : start + chunk].to(next(model.parameters()).device)
-        parts.append(_trace(model, task, piece, steps, read_every))
+        with torch.autocast(piece.inputs.device.type, torch.bfloat16, enabled=half):
+            parts.append(_trace(model, task, piece, steps, read_every))
     model.train(was_training)
     joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     return Curve(batch.difficulty, joined["right"].bool(), joined["confidence"], joined["change"], read_every)

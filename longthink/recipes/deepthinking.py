@@ -155,9 +155,41 @@ def _ours() -> None:
         name="prefix_sums-long",
         note="long-horizon progressive loss, averaged weights",
         horizon=300,
-        epochs=25,
+        epochs=20,
         validate_every=5,
     )
+    sudoku = replace(
+        _with_model(_MAZES, recall=True, width=192, head=[64, 32]),
+        **patience,
+        name="sudoku-long",
+        task="sudoku",
+        note="section 6.1 gives no settings; ours: long-horizon progressive loss, averaged weights",
+        difficulty=(36, 40, 45, 50, 60),
+        horizon=200,
+        batch=500,
+        train_samples=50_000,
+        epochs=60,
+        learning_rate=2e-3,
+        recurrent_scale=0.1,
+        validate_every=5,
+    )
+    chess = replace(
+        _with_model(_CHESS, recall=True, width=256),
+        **{**patience, "fresh": False},
+        name="chess-long",
+        note="long-horizon progressive loss, averaged weights, half the published width",
+        horizon=200,
+        train_samples=59_000,
+        batch=500,
+        epochs=20,
+        optimizer="adamw",
+        learning_rate=1e-3,
+        recurrent_scale=0.2,
+        weight_decay=1e-2,
+        validate_every=2,
+    )
+    add(sudoku)
+    add(chess)
     for recipe in (mazes, prefix):
         add(recipe)
         # The same training without recall, and feed-forward: what the architecture alone is worth.

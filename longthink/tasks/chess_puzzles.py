@@ -20,7 +20,7 @@ from torch import Tensor
 from longthink.errors import UserError
 from longthink.tasks.base import Batch, Split, check_request, mixed_seed, tasks
 from longthink.tasks.reading import read_lines
-from longthink.tasks.rng import SPLIT_CODES, absorb, below, split_code, stream
+from longthink.tasks.rng import SPLIT_CODES, absorb, below, stream
 
 if TYPE_CHECKING:
     import chess
@@ -331,7 +331,9 @@ def _split_codes(planes: np.ndarray) -> np.ndarray:
         digest = np.uint64(64)
         for plane in planes[i]:
             digest = absorb(digest, plane)
-        codes[i] = split_code(digest)
+        # Real puzzles are scarce, and the harder ranks are the test: 80% train, 10% valid, 10% test.
+        tenth = np.int64(digest % np.uint64(10))
+        codes[i] = 0 if tenth < 8 else tenth - 7
     return codes
 
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from longthink.errors import UserError
+
+
+def data_file(name: str) -> Path:
+    """A published data file by name, plain or .zst, in the current folder, in ./data or in $LONGTHINK_DATA."""
+    places = [Path("."), Path("data"), Path(os.environ.get("LONGTHINK_DATA", "."))]
+    for place in places:
+        for candidate in (place / name, place / f"{name}.zst"):
+            if candidate.is_file():
+                return candidate
+    raise UserError(f"There is no data file {name}; put it into ./data or set LONGTHINK_DATA to its folder.")
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
