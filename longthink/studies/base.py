@@ -237,6 +237,7 @@ def _draw(study: Study, one: Exam, found: dict[str, list[dict[str, Any]]], path:
             axes.fill_between(steps, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
     axes.axvspan(1, train_steps, color="0.9", zorder=0, label="steps in training")
     axes.set(xscale="log", xlabel="steps", ylabel="solved (%)", ylim=(-3, 103), title=f"{study.title}: {one.name}")
+    axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, fontsize=8)
     figure.savefig(path)

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from longthink.bench.deepthinking import NaiveDeepThinking, naive_loss
 from longthink.errors import UserError
 from longthink.models import build
 from longthink.models.deepthinking import DeepThinking
-from longthink.tasks.base import Batch
+from longthink.tasks import Batch, task
 from longthink.think import think
 from longthink.training.losses import Objective, Plan
 from tests.fixtures import fixture
@@ -139,38 +140,64 @@ def test_effective_depth_as_published() -> None:
         assert DeepThinking(recall=True).effective_depth(20_000) == 100_004
 
 
-def naive_logits(model: DeepThinking, x: Tensor, steps: int) -> Tensor:
-    """Eq. 5.2 in plain tensors: one concatenation and one convolution for recall, the head after the last step."""
-
-    def conv(weight: Tensor, h: Tensor) -> Tensor:
-        return F.conv2d(h, weight, padding=model.projection.dilation, dilation=model.projection.dilation)
-
-    recall = torch.cat([model.recall_state.weight, model.recall_input.weight], 1)
-    h = conv(model.projection.weight, x).relu()
-    for _ in range(steps):
-        h = conv(recall, torch.cat([h, x], 1))
-        c = [part.weight for part in model.blocks[0].convs]
-        h = (conv(c[1], conv(c[0], h).relu()) + h).relu()
-        h = (conv(c[3], conv(c[2], h).relu()) + h).relu()
-    a, b, c3 = (part.weight for part in model.head)
-    return conv(c3, conv(b, conv(a, h).relu()).relu())
-
-
+@pytest.mark.parametrize("dims", [1, 2])
 @pytest.mark.parametrize("dilation", [1, 2])
-def test_split_recall_equals_the_equation(dilation: int) -> None:
+def test_split_recall_equals_the_equation(dims: int, dilation: int) -> None:
+    """Outputs and gradients of the fast path equal those of one convolution over [state, x]."""
     torch.manual_seed(0)
-    model = DeepThinking(width=8, dilation=dilation).double()
-    x = torch.rand(2, 3, 12, 12, dtype=torch.double, requires_grad=True)
-    ours, naive = think(model, x, 5).logits, naive_logits(model, x, 5)
-    torch.testing.assert_close(ours, naive)
+    fast = DeepThinking(dims=dims, width=8, dilation=dilation).double()
+    naive = NaiveDeepThinking(dims=dims, width=8, dilation=dilation).double()
+    naive.load_state_dict(fast.state_dict())
+    x = torch.rand(2, 3, *(12,) * dims, dtype=torch.double, requires_grad=True)
+    ours, theirs = think(fast, x, 5).logits, think(naive, x, 5).logits
+    torch.testing.assert_close(ours, theirs)
     probe = torch.rand_like(ours)
-    variables = [x, *model.parameters()]
-    for mine, theirs in zip(
-        torch.autograd.grad((ours * probe).sum(), variables),
-        torch.autograd.grad((naive * probe).sum(), variables),
+    for mine, plain in zip(
+        torch.autograd.grad((ours * probe).sum(), [x, *fast.parameters()]),
+        torch.autograd.grad((theirs * probe).sum(), [x, *naive.parameters()]),
         strict=True,
     ):
-        torch.testing.assert_close(mine, theirs)
+        torch.testing.assert_close(mine, plain)
+
+
+@pytest.mark.parametrize("n", [0, 3, 6, 11])
+def test_one_pass_loss_equals_the_algorithm(n: int) -> None:
+    """Algorithm 1 with two forward passes and the head after every step: the same loss and gradients."""
+    torch.manual_seed(0)
+    fast, naive = DeepThinking(width=8).double(), NaiveDeepThinking(width=8).double()
+    naive.load_state_dict(fast.state_dict())
+    batch = task("mazes").sample(3, 5, 0, "train")
+    batch.inputs = batch.inputs.double()
+    plan = Plan(n, 4, 6, 0.3)
+    ours, theirs = Objective(fast)(batch, plan)["loss"], naive_loss(naive, batch, plan)
+    torch.testing.assert_close(ours, theirs)
+    ours.backward()
+    theirs.backward()
+    for mine, plain in zip(fast.parameters(), naive.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, plain.grad)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="half precision is fast on a GPU only")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_fast_path_on_a_gpu_stays_near_float64(compiled: bool) -> None:
+    torch.manual_seed(0)
+    exact = NaiveDeepThinking(width=32).double().cuda()
+    fast = DeepThinking(width=32).cuda().to(memory_format=torch.channels_last)
+    fast.load_state_dict(exact.state_dict())
+    if compiled:
+        fast.step = torch.compile(fast.step, dynamic=False)
+    batch = task("mazes").sample(8, 9, 0, "train").to("cuda")
+    plan = Plan(5, 4, 10, 0.3)
+    with torch.autocast("cuda", torch.bfloat16):
+        loss = Objective(fast)(batch, plan)["loss"]
+    loss.backward()
+    batch.inputs = batch.inputs.double()
+    truth = naive_loss(exact, batch, plan)
+    truth.backward()
+    assert abs(loss.item() - truth.item()) < 1e-2
+    for mine, plain in zip(fast.parameters(), exact.parameters(), strict=True):
+        assert (mine.grad - plain.grad).norm() < 5e-2 * plain.grad.norm()
 
 
 def test_default_start_has_pytorchs_scale() -> None:

@@ -1,0 +1,1 @@
+"""Benchmarks: what is slow and true beside what is fast, timed in one run."""
