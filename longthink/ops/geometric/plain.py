@@ -1,0 +1,53 @@
+"""Geometric attention in log space with PyTorch's own operations: any device, any length.
+
+Each row is put into the order in which the query meets the keys: i + 1, i - 1, i + 2, i - 2, ... (right first). The
+product over the closer keys is then one running sum of log(1 - P), with no differences of large sums.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def plain_weights(logits: Tensor, direction: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
+    n = logits.shape[-1]
+    if n == 1:
+        return logits * 0
+    near, rank, exists = _orders(n, logits.device)
+    kind = torch.promote_types(logits.dtype, torch.float32)
+    x = logits.to(kind)
+    if direction is not None:
+        x = x + torch.where(_after(n, logits.device), direction[..., 1:].to(kind), direction[..., :1].to(kind))
+    ordered = x.gather(-1, near.expand(*x.shape[:-1], -1))
+    present = exists
+    if padding is not None:
+        present = exists & ~padding[:, None, :].expand(-1, n, -1).gather(-1, near.expand(len(padding), -1, -1))[:, None]
+    log_p = F.logsigmoid(ordered)
+    log_rest = torch.where(present, F.logsigmoid(-ordered), 0.0)  # log(1 - P); what is not there never matches
+    passed = log_rest.cumsum(-1) - log_rest  # over the closer keys alone
+    weights = torch.where(present, (log_p + passed).exp(), 0.0)
+    back = weights.gather(-1, rank.expand(*x.shape[:-1], -1))
+    return back.masked_fill(torch.eye(n, dtype=torch.bool, device=x.device), 0.0).to(logits.dtype)
+
+
+@lru_cache(maxsize=64)
+def _orders(n: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """For each query: the key met at each rank, the rank of each key, and which ranks have a key: [n, 2n - 2], [n, n]."""
+    i = torch.arange(n, device=device)[:, None]
+    r = torch.arange(2 * n - 2, device=device)
+    distance = r // 2 + 1
+    key = torch.where(r % 2 == 0, i + distance, i - distance)
+    exists = (key >= 0) & (key < n)
+    j = torch.arange(n, device=device)
+    rank = 2 * ((j - i).abs() - 1) + (j < i).long()
+    return key.clamp(0, n - 1), rank.clamp_min(0), exists
+
+
+@lru_cache(maxsize=64)
+def _after(n: int, device: torch.device) -> Tensor:
+    i = torch.arange(n, device=device)
+    return i[:, None] < i

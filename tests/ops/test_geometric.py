@@ -1,0 +1,141 @@
+"""Geometric attention: the product of Eq. 5.7, the public code's values, and the two fast paths against them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from longthink.ops.geometric.naive import naive_weights
+from longthink.ops.geometric.plain import plain_weights
+from tests.fixtures import fixture
+
+
+def problem(n: int, directed: bool, padded: bool, seed: int, kind: torch.dtype = torch.double) -> list[Tensor | None]:
+    torch.manual_seed(seed)
+    logits = 3 * torch.randn(2, 3, n, n, dtype=kind)
+    direction = torch.randn(2, 3, n, 2, dtype=kind) if directed else None
+    padding = torch.arange(n) >= torch.tensor([[n], [max(1, n - 2)]]) if padded else None
+    return [logits, direction, padding]
+
+
+def values_and_gradients(weights, logits, direction, padding):  # type: ignore[no-untyped-def]
+    logits = logits.clone().requires_grad_()
+    direction = None if direction is None else direction.clone().requires_grad_()
+    out = weights(logits, direction, padding)
+    probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.double).to(out)
+    wanted = [logits] if direction is None else [logits, direction]
+    return [out, *torch.autograd.grad((out * probe).sum(), wanted, materialize_grads=True)]
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 9])
+@pytest.mark.parametrize("weights", [naive_weights, plain_weights])
+def test_matches_the_public_code(weights, n: int) -> None:  # type: ignore[no-untyped-def]
+    tensors = fixture("ndr_geometric_attention")
+    logits = tensors[f"in.logits_{n}"].requires_grad_()
+    out = weights(logits, None, tensors[f"in.padding_{n}"])
+    torch.testing.assert_close(out, tensors[f"out.weights_{n}"], rtol=1e-9, atol=1e-10)
+    (gradient,) = torch.autograd.grad((out * tensors[f"in.cotangent_{n}"]).sum(), logits)
+    torch.testing.assert_close(gradient, tensors[f"grad.logits_{n}"], rtol=1e-9, atol=1e-10)
+
+
+def test_the_order_of_figure_5_2() -> None:
+    """With P = 1/2 everywhere, a key of rank r weighs 2^-(r + 1): the ranks can be read off."""
+    weights = plain_weights(torch.zeros(1, 1, 5, 5))
+    ranks = -weights[0, 0].log2() - 1
+    ranks.fill_diagonal_(-1)
+    assert ranks[2].tolist() == [3, 1, -1, 0, 2]  # the right neighbour first
+    assert ranks[0].tolist() == [-1, 0, 1, 2, 3]
+    assert ranks[4].tolist() == [3, 2, 1, 0, -1]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 12), st.booleans(), st.booleans(), st.integers(0, 10_000))
+def test_plain_equals_naive(n: int, directed: bool, padded: bool, seed: int) -> None:
+    arguments = problem(n, directed, padded, seed)
+    for plain, naive in zip(
+        values_and_gradients(plain_weights, *arguments), values_and_gradients(naive_weights, *arguments), strict=True
+    ):
+        torch.testing.assert_close(plain, naive, rtol=1e-9, atol=1e-10)
+
+
+def test_rows_sum_to_at_most_one_and_forget_nothing() -> None:
+    logits, direction, padding = problem(33, True, True, 0)
+    assert logits is not None
+    weights = plain_weights(logits, direction, padding)
+    assert (weights >= 0).all()
+    assert (weights.sum(-1) <= 1 + 1e-12).all()
+    assert (weights.diagonal(dim1=-2, dim2=-1) == 0).all()
+    assert (weights[1, :, :, 31:] == 0).all()
+
+
+def test_everything_masked_is_zero_with_zero_gradients() -> None:
+    logits = torch.randn(2, 1, 4, 4, requires_grad=True)
+    weights = plain_weights(logits, None, torch.ones(2, 4, dtype=torch.bool))
+    assert (weights == 0).all()
+    weights.sum().backward()
+    assert (logits.grad == 0).all()
+
+
+def test_extreme_logits_stay_finite() -> None:
+    logits = torch.tensor([-1e4, 1e4, -80.0, 80.0]).repeat(1, 1, 4, 1).requires_grad_()
+    weights = plain_weights(logits)
+    weights.sum().backward()
+    assert torch.isfinite(weights).all()
+    assert torch.isfinite(logits.grad).all()
+
+
+# In a process of its own: Triton reads TRITON_INTERPRET when a kernel is defined.
+INTERPRETED = """
+import torch
+_empty_like = torch.empty_like
+torch.empty_like = lambda t, **k: _empty_like(t, **k).fill_(float("nan"))  # whatever is not written shows
+import longthink.ops.geometric.fast as fast
+from longthink.ops.geometric.plain import plain_weights
+from tests.ops.test_geometric import problem, values_and_gradients
+
+# three numbers a program, so that rows are longer than a block and carry their sums on
+for n, blocks in [(1, None), (2, None), (7, None), (13, None), (13, (4, 8, 4)), (21, (2, 16, 4))]:
+    if blocks:
+        fast._blocks = lambda n, blocks=blocks: blocks
+    for directed in (False, True):
+        for padded in (False, True):
+            arguments = problem(n, directed, padded, n, torch.float32)
+            ours = values_and_gradients(fast.fast_weights, *arguments)
+            plain = values_and_gradients(plain_weights, *arguments)
+            for a, b in zip(ours, plain):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+print("equal")
+"""
+
+
+def test_kernel_equals_plain_in_the_interpreter() -> None:
+    pytest.importorskip("triton", reason="the kernel needs Triton")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", INTERPRETED], capture_output=True, text=True, env=environment)
+    assert done.stdout.strip() == "equal", done.stderr[-2000:]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the compiled kernel needs a GPU")
+@pytest.mark.parametrize("n", [1, 2, 7, 12, 33, 64, 129, 1025])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("directed", "padded"), [(False, False), (True, True)])
+def test_kernel_equals_plain_on_a_gpu(n: int, kind: torch.dtype, directed: bool, padded: bool) -> None:
+    from longthink.ops.geometric.fast import fast_weights
+
+    arguments = [None if t is None else t.cuda() for t in problem(n, directed, padded, n, torch.float32)]
+    truth = values_and_gradients(
+        plain_weights, *[t.double() if t is not None and t.is_floating_point() else t for t in arguments]
+    )
+    half = [t.to(kind) if t is not None and t.is_floating_point() else t for t in arguments]
+    limit = 1e-4 if kind == torch.float32 else 3e-2
+    for ours, true in zip(values_and_gradients(fast_weights, *half), truth, strict=True):
+        assert torch.isfinite(ours).all()
+        assert (ours.double() - true).norm() <= limit * true.norm() + 1e-12
