@@ -1,6 +1,6 @@
 """Model families; importing this package registers them."""
 
-from longthink.models import deepthinking
+from longthink.models import deepthinking, lstm, transformer
 from longthink.models.base import build, models
 
-__all__ = ["build", "deepthinking", "models"]
+__all__ = ["build", "deepthinking", "lstm", "models", "transformer"]

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from longthink.errors import UserError
 from longthink.registry import Registry
 from longthink.think import ThinkingModule
 
 models: Registry[Callable[..., nn.Module]] = Registry("model")
+
+
+class Layered(NamedTuple):
+    """The state of a feed-forward twin, whose steps have weights of their own: it must know which come next."""
+
+    state: Tensor
+    next: int
 
 
 def build(name: str, **options: Any) -> ThinkingModule:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longthink.errors import UserError
-from longthink.models.base import models
+from longthink.models.base import Layered, models
 
 Norm: TypeAlias = Literal["none", "group", "pixel"]
 
@@ -30,13 +30,6 @@ class Context(NamedTuple):
 
     x: Tensor  # [batch, inputs, ...]
     recalled: Tensor | None  # [batch, width, ...]: the input's share of the recall convolution
-
-
-class Layered(NamedTuple):
-    """The state of a feed-forward twin: it must know which of its blocks comes next."""
-
-    features: Tensor  # [batch, width, ...]
-    block: int
 
 
 class Conv(nn.Module):
@@ -110,12 +103,11 @@ class DeepThinking(nn.Module):
 
     def step(self, state: Tensor | Layered, context: Context) -> Tensor | Layered:
         if isinstance(state, Layered):
-            block = self.blocks[state.block]
-            return Layered(self._advance(block, state.features, context), state.block + 1)
+            return Layered(self._advance(self.blocks[state.next], state.state, context), state.next + 1)
         return self._advance(self.blocks[0], state, context)
 
     def read(self, state: Tensor | Layered, context: Context) -> Tensor:
-        h = state.features if isinstance(state, Layered) else state
+        h = state.state if isinstance(state, Layered) else state
         for conv in self.head[:-1]:
             h = F.relu(conv(h))
         return self.head[-1](h)

@@ -1,7 +1,7 @@
 """Geometric attention as a Triton kernel, forward and backward.
 
-A program handles a block of queries of one head. Rows are loaded in the order in which the query meets the keys, so that
-the product over the closer keys is a running sum along the block; rows longer than a block carry the sum on. Half
+A program handles a block of queries of one head. Rows are loaded in the order in which the query meets the keys, so
+that the product over the closer keys is a running sum along the block; rows longer than a block carry the sum on. Half
 precision in and out, float32 inside. The maths is in README.md.
 """
 
@@ -50,7 +50,7 @@ def _forward(logits, direction, padding, weights, n, heads, ROWS: tl.constexpr, 
     carried = tl.zeros([ROWS], tl.float32)
     start = 0
     while start < 2 * n - 2:  # the interpreter takes no range() of a run-time length
-        log_p, log_rest, place, there, present, right = _load_block(
+        log_p, log_rest, place, there, present, _right = _load_block(
             logits, direction, padding, head, i, start, n, heads, BLOCK, DIRECTED, PADDED)  # fmt: skip
         passed = carried[:, None] + tl.cumsum(log_rest, 1) - log_rest
         a = tl.where(present, tl.exp(log_p + passed), 0.0)
@@ -71,7 +71,7 @@ def _backward(logits, direction, padding, d_weights, d_logits, d_direction, n, h
     total = tl.zeros([ROWS], tl.float32)
     start = 0
     while start < 2 * n - 2:  # the interpreter takes no range() of a run-time length
-        log_p, log_rest, place, there, present, right = _load_block(
+        log_p, log_rest, place, there, present, _right = _load_block(
             logits, direction, padding, head, i, start, n, heads, BLOCK, DIRECTED, PADDED)  # fmt: skip
         passed = carried[:, None] + tl.cumsum(log_rest, 1) - log_rest
         a = tl.where(present, tl.exp(log_p + passed), 0.0)
@@ -131,7 +131,7 @@ class _Geometric(torch.autograd.Function):
         return weights
 
     @staticmethod
-    def backward(ctx: Any, d_weights: Tensor) -> tuple[Tensor, Tensor | None, None]:  # type: ignore[override]
+    def backward(ctx: Any, d_weights: Tensor) -> tuple[Tensor, Tensor | None, None]:
         logits, direction, absent = ctx.saved_tensors
         batch, heads, n, _ = logits.shape
         d_logits = torch.empty_like(logits)

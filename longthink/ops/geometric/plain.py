@@ -36,7 +36,7 @@ def plain_weights(logits: Tensor, direction: Tensor | None = None, padding: Tens
 
 @lru_cache(maxsize=64)
 def _orders(n: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """For each query: the key met at each rank, the rank of each key, and which ranks have a key: [n, 2n - 2], [n, n]."""
+    """For each query: the key met at each rank [n, 2n - 2], the rank of each key [n, n], which ranks have a key."""
     i = torch.arange(n, device=device)[:, None]
     r = torch.arange(2 * n - 2, device=device)
     distance = r // 2 + 1

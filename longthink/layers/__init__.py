@@ -1,0 +1,1 @@
+"""Parts of models: attention kinds, positions, feed-forward kinds, adaptive computation time."""

@@ -1,0 +1,137 @@
+"""Attention kinds of the seed's Transformers, all with the same interface.
+
+Each takes states [batch, n, width] and a padding mask [batch, n] (True: no token there) and returns what was read,
+[batch, n, width]. Weights are noted as "attention" [batch, heads, n, n].
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from longthink.errors import UserError
+from longthink.layers.positions import by_distance, relative_sinusoids, sinusoids
+from longthink.ops.geometric import geometric_weights
+from longthink.registry import Registry
+from longthink.think import note, wanted
+
+attentions: Registry[type[Attention]] = Registry("attention kind")
+
+
+class Attention(nn.Module):
+    """What the kinds share: projections, heads, the weighted sum, the merge."""
+
+    learned_scale = False
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        if width % heads:
+            raise UserError(f"The width ({width}) must be a multiple of the number of heads ({heads}).")
+        self.heads, self.channels, self.dropout = heads, width // heads, dropout
+        self.query = nn.Linear(width, width, bias=False)
+        self.key_value = nn.Linear(width, 2 * width, bias=False)  # rows: head, key then value, channel
+        self.merge = nn.Linear(width, width, bias=False)
+        self.content_bias = nn.Parameter(torch.zeros(heads, self.channels))
+        for part in (self.query, self.key_value, self.merge):
+            nn.init.xavier_uniform_(part.weight)
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value: [batch, heads, n, channels] each."""
+        batch, n, _ = x.shape
+        q = self.query(x).view(batch, n, self.heads, self.channels).transpose(1, 2)
+        k, v = self.key_value(x).view(batch, n, self.heads, 2, self.channels).permute(3, 0, 2, 1, 4)
+        return q, k, v
+
+    def gather(self, weights: Tensor, v: Tensor) -> Tensor:
+        """The weighted sum of values, heads merged."""
+        note("attention", weights)
+        batch, _, n, _ = v.shape
+        return self.merge((weights.to(v.dtype) @ v).transpose(1, 2).reshape(batch, n, -1))
+
+
+@attentions.add("absolute")
+class AbsoluteAttention(Attention):
+    """Scaled dot products; positions are part of the states."""
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
+        super().__init__(width, heads, dropout)
+        del self.content_bias
+
+    def forward(self, x: Tensor, padding: Tensor) -> Tensor:
+        q, k, v = self.split(x)
+        if wanted("attention") or (self.training and self.dropout):
+            logits = (q @ k.transpose(-1, -2)) / math.sqrt(self.channels)
+            return self.gather(_softmax(logits, padding, self.dropout, self.training), v)
+        read = F.scaled_dot_product_attention(q, k, v, attn_mask=~padding[:, None, None, :])
+        return self.merge(read.transpose(1, 2).reshape(x.shape))
+
+
+@attentions.add("relative")
+class RelativeAttention(Attention):
+    """Transformer-XL's relative positions without the causal mask: distances count in both directions."""
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
+        super().__init__(width, heads, dropout)
+        self.position = nn.Linear(width, width, bias=False)
+        self.position_bias = nn.Parameter(torch.zeros(heads, self.channels))
+        if self.learned_scale:
+            self.scale = nn.Parameter(torch.tensor([1 / math.sqrt(self.channels)]))
+
+    def forward(self, x: Tensor, padding: Tensor) -> Tensor:
+        q, k, v = self.split(x)
+        content = (q + self.content_bias[:, None]) @ k.transpose(-1, -2)
+        logits = content + self.positional(x, q + self.position_bias[:, None])
+        logits = logits * (self.scale if self.learned_scale else 1 / math.sqrt(self.channels))
+        return self.gather(_softmax(logits, padding, self.dropout, self.training), v)
+
+    def positional(self, x: Tensor, q: Tensor) -> Tensor:
+        return by_distance(q @ self._keys(relative_sinusoids(x.shape[1], x.shape[2], x.device), x))
+
+    def _keys(self, encoding: Tensor, x: Tensor) -> Tensor:
+        """Encodings as keys: [heads, channels, positions]."""
+        return self.position(encoding.to(x.dtype)).view(-1, self.heads, self.channels).permute(1, 2, 0)
+
+
+@attentions.add("gated_positions")
+class GatedPositionAttention(RelativeAttention):
+    """Each query chooses between relative and absolute positions (Eq. D.6 and D.7)."""
+
+    learned_scale = True
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
+        super().__init__(width, heads, dropout)
+        self.choice = nn.Linear(width, heads)
+
+    def positional(self, x: Tensor, q: Tensor) -> Tensor:
+        absolute = q @ self._keys(sinusoids(torch.arange(x.shape[1], device=x.device), x.shape[2]), x)
+        relative = super().positional(x, q)
+        r = self.choice(x).sigmoid().transpose(1, 2)[..., None]  # Eq. D.6: 1 for relative
+        return r * relative + (1 - r) * absolute
+
+
+@attentions.add("geometric")
+class GeometricAttention(Attention):
+    """The closest key that matches (Eq. 5.6-5.10). Dropout falls on the content query (D.3.3)."""
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
+        super().__init__(width, heads, dropout)
+        self.direction = nn.Linear(width, 2 * heads)  # rows: head, then keys before and keys after; Eq. 5.9
+        self.scale = nn.Parameter(torch.tensor([1 / math.sqrt(self.channels)]))  # alpha of Eq. 5.10
+        self.direction_scale = nn.Parameter(torch.ones(1))  # beta
+        self.bias = nn.Parameter(torch.zeros(1))  # gamma
+
+    def forward(self, x: Tensor, padding: Tensor) -> Tensor:
+        q, k, v = self.split(x)
+        q = F.dropout((q + self.content_bias[:, None]) * self.scale, self.dropout, self.training)
+        logits = q.to(k.dtype) @ k.transpose(-1, -2)
+        sides = self.direction(x).view(*x.shape[:2], self.heads, 2).transpose(1, 2)
+        weights = geometric_weights(logits, sides * self.direction_scale + self.bias, padding)
+        return self.gather(weights, v)
+
+
+def _softmax(logits: Tensor, padding: Tensor, dropout: float, training: bool) -> Tensor:
+    weights = logits.masked_fill(padding[:, None, None, :], -torch.inf).softmax(-1)
+    return F.dropout(weights, dropout, training)

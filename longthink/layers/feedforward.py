@@ -1,0 +1,40 @@
+"""Feed-forward kinds: what a layer computes for each token on its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from longthink.errors import unknown
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
+_GAINS = {"relu": math.sqrt(2), "gelu": math.sqrt(2), "tanh": 5 / 3, "linear": 1.0}
+
+
+class Dense(nn.Module):
+    """W2 act(W1 x + b1) + b2 (Eq. 5.5)."""
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        activation: str = "relu",
+        dropout: float = 0.0,
+        output_gain: str = "linear",
+        output_bias: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise unknown("activation", activation, ACTIVATIONS)
+        self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.activation, self.dropout = ACTIVATIONS[activation], dropout
+        nn.init.xavier_uniform_(self.up.weight, _GAINS[activation])
+        nn.init.xavier_uniform_(self.down.weight, _GAINS[output_gain])
+        nn.init.zeros_(self.up.bias)
+        nn.init.constant_(self.down.bias, output_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.dropout(self.activation(self.up(x)), self.dropout, self.training))

@@ -1,0 +1,301 @@
+"""Parity of layers with the public code, the frame of tokens, gates, read-outs, adaptive computation time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from longthink.errors import UserError
+from longthink.layers.act import AdaptiveTime
+from longthink.layers.attention import attentions
+from longthink.layers.positions import by_distance, relative_sinusoids
+from longthink.models import build
+from longthink.models.transformer import GatedLayer, PostNormLayer, Transformer
+from longthink.think import think, unfold
+from tests.fixtures import fixture
+
+ATTENTION = {
+    "data_to_q.weight": "query.weight",
+    "data_to_kv.weight": "key_value.weight",
+    "multi_head_merge.weight": "merge.weight",
+    "global_content_bias": "content_bias",
+    "global_pos_bias": "position_bias",
+    "pos_to_pq.weight": "position.weight",
+    "data_to_qp.weight": "direction.weight",
+    "data_to_qp.bias": "direction.bias",
+    "data_to_absgate.weight": "choice.weight",
+    "data_to_absgate.bias": "choice.bias",
+    "scale": "scale",
+    "scale_pos": "direction_scale",
+    "s_bias": "bias",
+}
+LAYER = {
+    "att": "attention",
+    "self_attn": "attention",
+    "p1": "update.up",
+    "p2": "update.down",
+    "g1": "gate.up",
+    "g2": "gate.down",
+    "nmerge": "norm_attention",
+    "no": "norm_update",
+    "linear1": "feedforward.up",
+    "linear2": "feedforward.down",
+    "norm1": "norm_attention",
+    "norm2": "norm_output",
+}
+
+
+def our_name(public: str) -> str:
+    first, rest = public.removeprefix("layer.").split(".", 1)
+    return f"{LAYER[first]}.{ATTENTION[rest] if first in ('att', 'self_attn') else rest}"
+
+
+def gated_layer(attention: str, hidden: int, tanh: bool) -> GatedLayer:
+    kind = attentions[attention](32, 2)
+    return GatedLayer(32, hidden, kind, "relu", 0.0, gate_dropout=0.0, residual_update=False, tanh_update=tanh).double()
+
+
+def public_layer(case: str) -> nn.Module:
+    if case == "relative_transformer_encoder_layer":
+        return PostNormLayer(32, 64, attentions["relative"](32, 2), "relu", 0.0).double()
+    if case == "ndr_abs_rel_layer":
+        return gated_layer("gated_positions", 128, True)
+    return gated_layer("geometric", 64, False)
+
+
+def load_public(layer: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Public name -> our parameter, all filled in and none left over."""
+    parameters = dict(layer.named_parameters())
+    pairs = {name[2:]: parameters[our_name(name[2:])] for name in tensors if name.startswith("w.")}
+    assert len(pairs) == len(parameters)
+    with torch.no_grad():
+        for name, ours in pairs.items():
+            ours.copy_(tensors[f"w.{name}"])
+    return pairs
+
+
+class Columns(nn.Module):
+    """A layer as a Thinker on given states."""
+
+    def __init__(self, layer: nn.Module, padding: Tensor) -> None:
+        super().__init__()
+        self.layer, self.padding = layer, padding
+
+    def look(self, x: Tensor) -> Tensor:
+        return x
+
+    def start(self, context: Tensor) -> Tensor:
+        return context
+
+    def step(self, state: Tensor, context: Tensor) -> Tensor:
+        return self.layer(state, self.padding)
+
+    def read(self, state: Tensor, context: Tensor) -> Tensor:
+        return state
+
+
+@pytest.fixture(autouse=True)
+def double_by_default():  # type: ignore[no-untyped-def]
+    torch.set_default_dtype(torch.double)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    "case", ["ndr_layer", "ndr_encoder_6_steps", "ndr_abs_rel_layer", "relative_transformer_encoder_layer"]
+)
+def test_matches_the_public_code(case: str) -> None:
+    tensors = fixture(case)
+    layer = public_layer(case)
+    pairs = load_public(layer, tensors)
+    x = tensors["in.x"].requires_grad_()
+    steps = 6 if "steps" in case else 1
+    watch = ("state", "attention", "gate") if "ndr" in case else ("state", "attention")
+    trace = think(Columns(layer, tensors["in.padding"]), x, steps, watch=watch).trace
+    # Our positions are exact; the public ones were computed in float32 (6.7e-8 away).
+    close = {"rtol": 1e-9, "atol": 1e-10} if "ndr_layer" in case or "steps" in case else {"rtol": 1e-5, "atol": 2e-6}
+    several = steps > 1
+    for name, ours in {"y": "state", "attention": "attention", "gate": "gate"}.items():
+        if f"out.{name}" in tensors:
+            mine = trace[ours] if several else trace[ours][:, 0]
+            torch.testing.assert_close(mine, tensors[f"out.{name}"], **close)
+    wanted = [x, *pairs.values()]
+    gradients = torch.autograd.grad((trace["state"][:, -1] * tensors["in.cotangent"]).sum(), wanted)
+    for name, gradient in zip(["in.x", *(f"w.{n}" for n in pairs)], gradients, strict=True):
+        torch.testing.assert_close(gradient, tensors[f"grad.{name}"], **close)
+
+
+def test_relative_shift() -> None:
+    scores = torch.randn(2, 3, 5, 9)
+    shifted = by_distance(scores)
+    for i in range(5):
+        for j in range(5):
+            torch.testing.assert_close(shifted[..., i, j], scores[..., i, j - i + 4])
+
+
+def test_relative_encoding_is_the_published_one() -> None:
+    tensors = fixture("relative_transformer_encoder_layer")
+    ours = relative_sinusoids(7, 32, torch.device("cpu"))
+    torch.testing.assert_close(ours, tensors["out.position_encoding"].double(), rtol=0, atol=1e-6)
+
+
+KINDS = [{"attention": kind, "gate": gate} for kind in attentions for gate in (False, True)]
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_padding_changes_nothing(options: dict) -> None:
+    torch.manual_seed(0)
+    model = build("transformer", vocabulary=9, classes=4, width=16, hidden=32, heads=2, **options).eval()
+    tokens = torch.tensor([[3, 1, 4, 0, 0, 0], [1, 5, 8, 2, 6, 5]])
+    together = think(model, tokens, 4).logits
+    torch.testing.assert_close(together[:1], think(model, tokens[:1, :3], 4).logits)
+    longer = torch.nn.functional.pad(tokens, (0, 3))
+    torch.testing.assert_close(together, think(model, longer, 4).logits)
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_every_choice_learns_from_every_weight(options: dict) -> None:
+    model = build("transformer", vocabulary=9, classes=4, width=16, hidden=32, heads=2, **options)
+    loss = think(model, torch.randint(1, 9, (4, 6)), 3).logits.square().sum()
+    loss.backward()
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None, name
+        assert torch.isfinite(weight.grad).all()
+
+
+def test_frame_of_begin_and_end_tokens() -> None:
+    model = build("transformer", vocabulary=9, classes=4, width=8, hidden=8, heads=1)
+    assert isinstance(model, Transformer)
+    context = model.look(torch.tensor([[3, 1, 0], [2, 2, 2]]))
+    assert context.end.tolist() == [3, 4]
+    assert context.padding.tolist() == [[False] * 4 + [True], [False] * 5]
+
+
+def test_closed_gates_copy() -> None:
+    """The gate's bias starts at -3: a new router hardly changes its state."""
+    torch.manual_seed(0)
+    model = build("router", vocabulary=9, classes=4, width=32, hidden=32, heads=2).eval()
+    trace = think(model, torch.randint(1, 9, (4, 6)), 3, watch=("gate", "change")).trace
+    assert trace["gate"].mean() == pytest.approx(0.0474, abs=0.03)
+    assert trace["change"].max() < 0.3
+
+
+def test_gate_dropout_closes_whole_columns() -> None:
+    torch.manual_seed(0)
+    model = build(
+        "router", vocabulary=9, classes=4, width=32, hidden=32, heads=2, gate_dropout=0.5, dropout=0.0
+    ).train()
+    gate = think(model, torch.randint(1, 9, (64, 6)), 1, watch=("gate",)).trace["gate"]
+    closed = (gate == 0).all(-1)
+    assert closed.double().mean() == pytest.approx(0.5, abs=0.1)
+    assert ((gate == 0).any(-1) == closed).all()
+
+
+def test_read_out_from_first_or_last_column() -> None:
+    torch.manual_seed(0)
+    tokens = torch.tensor([[3, 1, 4, 0]])
+    for place, column in (("first", 0), ("last", 4)):
+        model = build("transformer", vocabulary=9, classes=4, width=8, hidden=8, heads=1, read_from=place).eval()
+        thought = think(model, tokens, 2)
+        torch.testing.assert_close(thought.logits, model.head(thought.state[:, column]))
+
+
+def test_distinct_layers_are_a_flag() -> None:
+    torch.manual_seed(0)
+    model = build("router", vocabulary=9, classes=4, width=8, hidden=8, distinct_steps=3)
+    assert len(model.layers) == 3
+    with pytest.raises(UserError, match="at most 3 steps"):
+        think(model, torch.ones(1, 2, dtype=torch.long), 4)
+
+
+@pytest.mark.parametrize("variant", ["graves", "universal"])
+def test_adaptive_time_follows_the_definition(variant: str) -> None:
+    """Against Eq. D.1-D.5 (and the published listing of the other variant) written out for one column at a time."""
+    torch.manual_seed(0)
+    act = AdaptiveTime(4, variant)
+    with torch.no_grad():
+        act.halt.weight.mul_(3)
+    states = torch.randn(7, 2, 3, 4)  # step 0 is the start
+    gathered = act.start(states[0])
+    for t in range(1, 7):
+        gathered = act.update(gathered, states[t - 1], states[t])
+    output = act.output(gathered, states[-1])
+    for b in range(2):
+        for i in range(3):
+            p = [float(act.halt(states[t if variant == "graves" else t - 1, b, i]).sigmoid()) for t in range(1, 7)]
+            total, o, remainder, used = 0.0, torch.zeros(4), 0.0, 0
+            for t, q in enumerate(p, 1):
+                h = states[t, b, i]
+                used = t
+                last = total + q >= 1 - act.epsilon
+                if variant == "graves":
+                    weight = 1 - total if last or t == 6 else q
+                    o = o + weight * h
+                    remainder = 1 - total
+                else:
+                    weight = 1 - total if last else q
+                    o = weight * h + (1 - weight) * o
+                    remainder = 1 - total if last else 0.0
+                total += q
+                if last:
+                    break
+            torch.testing.assert_close(output[b, i], o)
+            assert float(gathered.remainder[b, i]) == pytest.approx(remainder)
+            assert int(gathered.steps[b, i]) == used
+
+
+def test_adaptive_time_adds_a_penalty() -> None:
+    model = build("transformer", vocabulary=9, classes=4, width=8, hidden=8, heads=1, act="graves")
+    tokens = torch.tensor([[3, 1, 0]])
+    context = model.look(tokens)
+    thought = think(model, tokens, 3)
+    penalty = model.penalty(thought.state, context)
+    assert 0 < penalty.item() <= 0.03
+    plain = build("transformer", vocabulary=9, classes=4, width=8, hidden=8, heads=1)
+    assert plain.penalty(think(plain, tokens, 3).state, plain.look(tokens)) is None
+
+
+def test_modified_router_has_a_residual_update() -> None:
+    """Eq. E.2: with the update's last weights at zero, the update is the norm of what attention gave."""
+    torch.manual_seed(0)
+    model = build("router", vocabulary=9, classes=4, width=8, hidden=8, residual_update=True, activation="gelu").eval()
+    layer = model.layers[0]
+    with torch.no_grad():
+        layer.update.down.weight.zero_()
+        layer.gate.down.weight.zero_()
+        layer.gate.down.bias.fill_(50.0)  # open
+    x = torch.randn(1, 5, 8)
+    padding = torch.zeros(1, 5, dtype=torch.bool)
+    a = layer.norm_attention(x + layer.attention(x, padding))
+    torch.testing.assert_close(layer(x, padding), layer.norm_update(a))
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_lstm_reads_to_the_end_of_each_sequence(bidirectional: bool) -> None:
+    torch.manual_seed(0)
+    model = build("lstm", vocabulary=9, classes=4, width=8, layers=2, bidirectional=bidirectional).eval()
+    tokens = torch.tensor([[3, 1, 4, 0, 0], [1, 5, 8, 2, 6]])
+    together = think(model, tokens, 0).logits
+    torch.testing.assert_close(together[:1], think(model, tokens[:1, :3], 0).logits)
+    assert not torch.allclose(together[0], together[1])
+
+
+def test_lstm_thinks_on_with_a_blank() -> None:
+    torch.manual_seed(0)
+    model = build("lstm", vocabulary=9, classes=4, width=8).eval()
+    states = [moment.state.hidden for moment in unfold(model, torch.tensor([[3, 1]]), 2)]
+    assert not torch.allclose(states[0], states[1])
+    both = build("lstm", vocabulary=9, classes=4, width=8, bidirectional=True)
+    with pytest.raises(UserError, match="0 steps"):
+        think(both, torch.tensor([[3, 1]]), 1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"width": 10, "heads": 4}, {"attention": "geometrc"}, {"read_from": "middle"}, {"act": "x"}, {"activation": "x"}],
+)
+def test_bad_options_get_one_sentence(options: dict) -> None:
+    with pytest.raises(UserError) as error:
+        build("transformer", vocabulary=9, classes=4, **options)
+    assert str(error.value).endswith((".", "?"))
