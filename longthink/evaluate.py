@@ -48,7 +48,10 @@ class Curve:
         return float(self.accuracy[-1])
 
     def at(self, step: int) -> float:
-        return float(self.accuracy[step // self.read_every - 1])
+        column = step // self.read_every - 1
+        if step % self.read_every or not 0 <= column < self.right.shape[1]:
+            raise UserError(f"This curve has no step {step}; it has every {self.read_every} up to {self.steps[-1]}.")
+        return float(self.accuracy[column])
 
     def most_confident(self) -> Tensor:
         """Accuracy at each step when the answer is that of the most confident step so far (section 4.3): [steps]."""
@@ -101,8 +104,12 @@ def curve(
     Only three numbers a sample and step are kept, so that thousands of steps on large images fit. ``half`` computes in
     bfloat16, several times faster on a GPU.
     """
-    if steps < read_every or steps % read_every:
+    if steps == 0:  # one column: the answer before any step
+        read_every = 0
+    elif steps < read_every or steps % read_every:
         raise UserError(f"The steps ({steps}) must be a multiple of read_every ({read_every}).")
+    if len(batch) == 0:
+        raise UserError("A curve needs at least one sample.")
     parts: list[dict[str, Tensor]] = []
     was_training = model.training
     model.eval()
@@ -117,6 +124,10 @@ def curve(
 
 def _trace(model: ThinkingModule, task: Task, batch: Batch, steps: int, read_every: int) -> dict[str, Tensor]:
     nothing = torch.zeros(len(batch), device=batch.inputs.device)
+    if steps == 0:
+        logits = think(model, batch.inputs, 0).logits
+        found = {"right": task.score(logits, batch), "confidence": confidence(logits, batch.mask), "change": nothing}
+        return {name: value[:, None].float().cpu() for name, value in found.items()}
 
     def right(moment: Moment) -> Tensor:
         return task.score(moment.logits, batch).float() if moment.count % read_every == 0 else nothing

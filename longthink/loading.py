@@ -42,7 +42,7 @@ def load(name_or_folder: str | Path, device: str | torch.device = "cpu") -> Load
     weights, card = _find(name_or_folder)
     tensors, about = read_tensors(weights)
     card = card or about
-    if "recipe" not in card:
+    if not isinstance(card, dict) or "recipe" not in card:
         raise UserError(f"{weights} has no recipe in its card, so its network cannot be rebuilt; train it again.")
     recipe = Recipe.from_json(card["recipe"])
     problem, model = rebuild(recipe)
@@ -56,13 +56,19 @@ def load(name_or_folder: str | Path, device: str | torch.device = "cpu") -> Load
 
 def rebuild(recipe: Recipe, seed: int = 0) -> tuple[Task, ThinkingModule]:
     """The recipe's task, and its network as it is before training with this seed."""
+    if "name" in recipe.task_options:
+        raise UserError("A task has no option 'name'; set task itself.")
     problem = task(recipe.task, **recipe.task_options)
-    shape = {"inputs": problem.input_channels, "classes": problem.classes}
-    if hasattr(problem, "dims"):
-        shape["dims"] = problem.dims
+    for key in ("name", *problem.shape):
+        if key in recipe.model_options:
+            raise UserError(f"The model's {key!r} follows from the recipe's task and model; leave it out.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return problem, build(recipe.model, **shape, **recipe.model_options)
+        try:
+            return problem, build(recipe.model, **problem.shape, **recipe.model_options)
+        except (ValueError, ArithmeticError, RuntimeError) as error:  # sizes that no tensor can have
+            reason = str(error).splitlines()[0]
+            raise UserError(f"The model {recipe.model!r} cannot be built with these options: {reason}.") from None
 
 
 def save(loaded: Loaded, folder: str | Path, half: bool = False) -> Path:

@@ -312,7 +312,7 @@ class MaximumConfidence:
             def after(self, moment: Moment) -> None:
                 rows = moment.alive
                 now = confidence(moment.logits, None if mask is None else mask[rows])
-                better = now > self.best[rows]
+                better = now >= self.best[rows]  # of equals the last, as in the published code
                 self.best[rows] = torch.where(better, now, self.best[rows])
                 if self.kept is None:
                     self.kept = moment.logits

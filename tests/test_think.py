@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import longthink.think as thinking
 from longthink.errors import UserError
-from longthink.think import ACT, Budget, Converged, MaximumConfidence, Moment, Ponder, note, think, unfold
+from longthink.think import ACT, Budget, Converged, MaximumConfidence, Moment, Ponder, confidence, note, think, unfold
 
 
 class Pair(NamedTuple):
@@ -187,8 +186,8 @@ def test_gradients_flow_through_the_loop() -> None:
 
 def test_confidence_counts_only_what_counts() -> None:
     logits = torch.tensor([[[0.0, 9.0], [0.0, -9.0]]])  # unsure at place 0, sure at place 1
-    everywhere = thinking.confidence(logits)
-    there = thinking.confidence(logits, torch.tensor([[False, True]]))
+    everywhere = confidence(logits)
+    there = confidence(logits, torch.tensor([[False, True]]))
     assert everywhere.item() == pytest.approx(0.75, abs=1e-3)
     assert there.item() == pytest.approx(1.0, abs=1e-3)
 

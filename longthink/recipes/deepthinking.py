@@ -192,7 +192,7 @@ def _ours() -> None:
     add(chess)
     for recipe in (mazes, prefix):
         add(recipe)
-        # The same training without recall, and feed-forward: what the architecture alone is worth.
+        # The same training without recall: what the architecture alone is worth.
         add(replace(_with_model(recipe, recall=False), name=f"{recipe.name}-no_recall"))
 
 

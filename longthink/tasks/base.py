@@ -10,6 +10,7 @@ from zlib import crc32
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from longthink.errors import UserError
 from longthink.registry import Registry
@@ -37,12 +38,13 @@ class Batch:
         return len(self.inputs)
 
     def __getitem__(self, rows: slice | Tensor | np.ndarray) -> Batch:
-        return self._map(lambda t: t[rows])
+        return self.map(lambda t: t[rows])
 
     def to(self, device: torch.device | str) -> Batch:
-        return self._map(lambda t: t.to(device, non_blocking=True))
+        return self.map(lambda t: t.to(device, non_blocking=True))
 
-    def _map(self, f: Callable[[Tensor], Tensor]) -> Batch:
+    def map(self, f: Callable[[Tensor], Tensor]) -> Batch:
+        """The same with every tensor changed."""
         return replace(
             self,
             inputs=f(self.inputs),
@@ -63,10 +65,9 @@ class Task(Protocol):
         """What a difficulty counts: "bits", "cells a side", "given cells"."""
 
     @property
-    def input_channels(self) -> int: ...
-
-    @property
-    def classes(self) -> int: ...
+    def shape(self) -> dict[str, int]:
+        """What a model must know: "dims", "inputs" and "classes" of images and strings, "vocabulary" and "classes" of
+        tokens."""
 
     def sample(self, n: int, difficulty: int, seed: int, split: Split = "test") -> Batch:
         """``n`` problems; sample i depends on the task and these arguments alone. No two splits share a problem."""
@@ -91,10 +92,13 @@ class Task(Protocol):
 
 
 def join(batches: Sequence[Batch]) -> Batch:
-    """One batch of several whose samples have the same shapes."""
+    """One batch of several whose samples have the same shapes; sequences of tokens are padded to the longest."""
     if len(batches) == 1:
         return batches[0]
     first = batches[0]
+    if not first.inputs.is_floating_point():
+        longest = max(batch.inputs.shape[1] for batch in batches)
+        batches = [replace(b, inputs=pad(b.inputs, (0, longest - b.inputs.shape[1]))) for b in batches]
     same = len({batch.difficulty for batch in batches}) == 1
     return Batch(
         inputs=torch.cat([batch.inputs for batch in batches]),

@@ -50,9 +50,7 @@ class Chess:
 
     name: ClassVar[str] = "chess"
     unit: ClassVar[str] = "tenth by rating"
-    input_channels: ClassVar[int] = 12
-    classes: ClassVar[int] = 2
-    dims: ClassVar[int] = 2
+    shape: ClassVar[dict[str, int]] = {"dims": 2, "inputs": 12, "classes": 2}
 
     @property
     def total(self) -> int:

@@ -45,9 +45,7 @@ class Mazes:
 
     name: ClassVar[str] = "mazes"
     unit: ClassVar[str] = "cells a side"
-    input_channels: ClassVar[int] = 3
-    classes: ClassVar[int] = 2
-    dims: ClassVar[int] = 2
+    shape: ClassVar[dict[str, int]] = {"dims": 2, "inputs": 3, "classes": 2}
 
     style: str = "depth_first"
     loops: float = 0.0

@@ -29,16 +29,14 @@ class PrefixSums:
 
     name: ClassVar[str] = "prefix_sums"
     unit: ClassVar[str] = "bits"
-    input_channels: ClassVar[int] = 1
-    classes: ClassVar[int] = 2
-    dims: ClassVar[int] = 1
+    shape: ClassVar[dict[str, int]] = {"dims": 1, "inputs": 1, "classes": 2}
 
     def sample(self, n: int, difficulty: int, seed: int, split: Split = "test") -> Batch:
         check_request(n, difficulty, seed, split)
         if difficulty > LONGEST:
             raise UserError(f"Prefix sums go up to {LONGEST} bits; {difficulty} is too long.")
-        if difficulty < 3:
-            raise UserError(f"Prefix sums need at least 3 bits, not {difficulty}: with fewer, a split may be empty.")
+        if difficulty < 4:
+            raise UserError(f"Prefix sums need at least 4 bits, not {difficulty}: with fewer, a split is empty.")
         bits = np.empty((n, difficulty), np.uint8)
         answers = np.empty((n, difficulty), np.uint8)
         _fill(mixed_seed(self.name, difficulty, seed), SPLIT_CODES[split], bits, answers)

@@ -47,9 +47,7 @@ class Sudoku:
 
     name: ClassVar[str] = "sudoku"
     unit: ClassVar[str] = "given cells"
-    input_channels: ClassVar[int] = 10
-    classes: ClassVar[int] = 9
-    dims: ClassVar[int] = 2
+    shape: ClassVar[dict[str, int]] = {"dims": 2, "inputs": 10, "classes": 9}
 
     def sample(self, n: int, difficulty: int, seed: int, split: Split = "test") -> Batch:
         check_request(n, difficulty, seed, split)

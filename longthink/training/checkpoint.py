@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from longthink.errors import UserError
-from longthink.training.files import explain_full_disk, read_json, read_tensors, write_json, write_tensors
+from longthink.training.files import explain_full_disk, read_json, read_tensors, write_json, write_tensors, write_text
 from longthink.training.recipe import Recipe
 
 
@@ -24,6 +24,8 @@ class RunFolder:
         self.metrics, self.card = self.path / "metrics.jsonl", self.path / "card.json"
 
     def begin(self) -> None:
+        for part in self.path.glob(".*.part"):  # left by a process that was killed while it wrote
+            part.unlink(missing_ok=True)
         write_json(self.path / "recipe.json", {"recipe": self.recipe.to_json(), "seed": self.seed})
 
     def finished(self) -> dict[str, Any] | None:
@@ -39,16 +41,13 @@ class RunFolder:
         if not self.metrics.exists():
             return
         kept = []
-        for line in self.metrics.read_text().splitlines():
+        for line in self.metrics.read_text(errors="replace").splitlines():
             try:
                 if json.loads(line)["update"] <= update:
                     kept.append(line)
-            except (json.JSONDecodeError, KeyError):
+            except (json.JSONDecodeError, KeyError, TypeError):
                 continue  # cut off in the middle of a write
-        part = self.metrics.with_suffix(".part")
-        with explain_full_disk(self.metrics):
-            part.write_text("".join(line + "\n" for line in kept))
-            part.replace(self.metrics)
+        write_text(self.metrics, "".join(line + "\n" for line in kept))
 
 
 def pack(model: nn.Module, optimizer: torch.optim.Optimizer, average: dict[str, Tensor] | None) -> dict[str, Tensor]:
@@ -69,23 +68,31 @@ def unpack(
     optimizer: torch.optim.Optimizer,
     average: dict[str, Tensor] | None,
 ) -> None:
-    """Put everything back in place."""
+    """Put everything back in place; a ValueError, KeyError or RuntimeError says what does not fit."""
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "average": {}}
     for name, value in tensors.items():
         kind, _, rest = name.partition(".")
         parts[kind][rest] = value
-    try:
-        model.load_state_dict(parts["model"])
-    except RuntimeError as error:
-        raise UserError(f"The checkpoint does not fit this recipe's model: {str(error).splitlines()[-1]}.") from None
+    model.load_state_dict(parts["model"])
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in parts["optimizer"].items():
         index, _, slot = name.partition(".")
         state.setdefault(int(index), {})[slot] = value
+    _check_optimizer(state, optimizer)
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    if parts["average"].keys() != (average or {}).keys():
+        raise ValueError("its averaged weights are not those of this model")
     for name, value in parts["average"].items():
-        assert average is not None
-        average[name].copy_(value)
+        (average or {})[name].copy_(value)
+
+
+def _check_optimizer(state: dict[int, dict[str, Tensor]], optimizer: torch.optim.Optimizer) -> None:
+    # PyTorch takes anything here and fails at the next update.
+    shapes = dict(enumerate(weight.shape for group in optimizer.param_groups for weight in group["params"]))
+    for index, slots in state.items():
+        fits = all(value.dim() == 0 or value.shape == shapes.get(index) for value in slots.values())
+        if index not in shapes or not fits or slots.keys() != next(iter(state.values())).keys():
+            raise ValueError(f"its optimiser's memory of weight {index} is not that of this model")
 
 
 def save_last(
@@ -105,8 +112,22 @@ def load_last(
     if not folder.last.exists():
         return None
     tensors, about = read_tensors(folder.last)
-    unpack(tensors, model, optimizer, average)
-    return about
+    try:
+        unpack(tensors, model, optimizer, average)
+        update, best = int(about["update"]), about["best"]
+        if not 0 <= update <= folder.recipe.updates:
+            raise ValueError(f"it says that {update} of {folder.recipe.updates} updates were made")
+        return {
+            "update": update,
+            "seconds": float(about["seconds"]),
+            "best": None if best is None else [float(part) for part in best],
+            "sums": {name: (float(total), int(count)) for name, (total, count) in about["sums"].items()},
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        reason = str(error).splitlines()[-1].strip().rstrip(".")
+        raise UserError(
+            f"{folder.last} does not fit its recipe ({reason}); delete it to train from the start."
+        ) from None
 
 
 def save_best(folder: RunFolder, weights: dict[str, Tensor], about: dict[str, Any]) -> None:

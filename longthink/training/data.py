@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 
+from longthink.errors import UserError
 from longthink.tasks.base import Batch, Split, Task, join
 from longthink.training.recipe import Recipe
 
@@ -21,6 +23,7 @@ class TrainingData:
         self._epoch = -1
         self._problems: Batch | None = None
         self._order = torch.empty(0, dtype=torch.long)
+        self._lengths: torch.Tensor | None = None
 
     def batch(self, update: int) -> Batch:
         """The whole batch of this update, on the device."""
@@ -30,26 +33,50 @@ class TrainingData:
         assert self._problems is not None
         size = self.recipe.batch
         rows = self._order[position * size : (position + 1) * size]
-        return self._problems[rows.to(self._problems.inputs.device)].to(self.device)
+        batch = self._problems[rows.to(self._problems.inputs.device)]
+        if self._lengths is not None:
+            # Not longer than its longest sequence, in steps of 8: few different shapes, and little padding.
+            longest = int(self._lengths[rows].max())
+            batch = replace(batch, inputs=batch.inputs[:, : -(-longest // 8) * 8])
+        return batch.to(self.device)
 
     def _begin(self, epoch: int) -> None:
         recipe = self.recipe
         if self._problems is None or recipe.fresh:
             seed = derived_seed(self.seed, epoch if recipe.fresh else 0)
             problems = mixed_problems(self.task, recipe.train_samples, recipe.difficulty, seed, "train")
+            tokens = not problems.inputs.is_floating_point()
+            self._lengths = (problems.inputs != 0).sum(1) if tokens else None
             size = problems.inputs.nbytes + problems.targets.nbytes
             self._problems = problems.to(self.device) if size < _KEEP_ON_DEVICE else problems
         # Sorting raw random bits: the bit generator's stream is the same in every NumPy, its shuffle may not be.
         bits = np.random.PCG64(np.random.SeedSequence([self.seed, epoch, 0x0DE5])).random_raw(recipe.train_samples)
-        self._order = torch.from_numpy(np.argsort(bits, kind="stable"))
+        order = torch.from_numpy(np.argsort(bits, kind="stable"))
+        self._order = order if self._lengths is None else _binned(order, self._lengths, recipe.batch)
         self._epoch = epoch
+
+
+def _binned(order: torch.Tensor, lengths: torch.Tensor, batch: int, pool: int = 32) -> torch.Tensor:
+    """The same order with sequences of like length in one batch: pools of batches are sorted, their batches mixed."""
+    parts = []
+    for part in order.split(batch * pool):
+        sorted_part = part[lengths[part].sort(stable=True).indices]
+        batches = list(sorted_part.split(batch))
+        last = [batches.pop()] if len(batches[-1]) < batch else []  # a short one stays at the end, to be dropped
+        # Any fixed mixing will do: which lengths a batch has is already random.
+        step = next(s for s in (17, 13, 11, 7, 5, 3, 1) if np.gcd(s, max(1, len(batches))) == 1)
+        parts += [batches[i * step % len(batches)] for i in range(len(batches))] + last
+    return torch.cat(parts)
 
 
 def mixed_problems(task: Task, n: int, difficulties: Sequence[int], seed: int, split: Split) -> Batch:
     """``n`` problems in equal parts of these difficulties (the first ones have one more where n does not divide)."""
     share, more = divmod(n, len(difficulties))
     sizes = [share + (i < more) for i in range(len(difficulties))]
-    return join([task.sample(size, d, seed, split) for size, d in zip(sizes, difficulties, strict=True) if size])
+    parts = [task.sample(size, d, seed, split) for size, d in zip(sizes, difficulties, strict=True) if size]
+    if len({part.inputs.shape[1:] for part in parts}) > 1 and parts[0].inputs.is_floating_point():
+        raise UserError(f"{task.name} differ in size with their difficulty; train at one of {list(difficulties)}.")
+    return join(parts)
 
 
 def derived_seed(*parts: int) -> int:

@@ -18,7 +18,11 @@ from longthink.errors import UserError
 
 
 def write_json(path: Path, data: Any) -> None:
-    _replace(path, lambda part: part.write_text(json.dumps(data, indent=1) + "\n"))
+    write_text(path, json.dumps(data, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    _replace(path, lambda part: part.write_text(text))
 
 
 def read_json(path: Path) -> Any:
@@ -26,6 +30,8 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); check its permissions.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid JSON ({error}); delete it or take it from a backup.") from None
 
@@ -40,9 +46,14 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {}).get("about", "{}"))
-            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
+            if not isinstance(about, dict):
+                raise SafetensorError("its card is not a JSON object")
+            # Copies, since these are views of the file on the disk, which may soon be replaced.
+            return {name: file.get_tensor(name).clone() for name in file.keys()}, about  # noqa: SIM118
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error}); check that it is a file you may read.") from None
     except (SafetensorError, json.JSONDecodeError) as error:
         raise UserError(f"{path} is damaged ({error}); delete it and train or download it again.") from None
 

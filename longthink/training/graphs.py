@@ -1,115 +1,161 @@
-"""CUDA graphs for updates of small networks, which otherwise wait for the host to launch kernels.
+"""CUDA graphs for updates of networks that are too small to keep a GPU busy while kernels are launched one by one.
 
-With alpha = 1 an update is: look and start, n steps without gradient, k steps with. Three kinds of graphs replay that:
-one for the beginning, one for a step (replayed n times), and one for each k with its backward pass.
+An update is made of pieces that are captured once and replayed: the full pass of m steps with its backward pass, one
+step without gradient (replayed as often as n asks for), and k steps with gradient for each k that was drawn.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from longthink.tasks.base import Batch
-from longthink.think import tensors, think
-from longthink.training.losses import Objective, Plan
-from longthink.training.recipe import Recipe
+from longthink.think import State, detach, tensors, think
+from longthink.training.losses import Objective, Plan, mixture
 
 
 @dataclass
-class _Captured:
+class _Piece:
+    """A captured forward and backward pass: where its losses and gradients appear when it is replayed."""
+
     graph: torch.cuda.CUDAGraph
     losses: dict[str, Tensor]
+    gradients: list[Tensor | None]
 
 
-class GraphedProgress:
-    """Does what ``objective(batch, plan)["loss"].backward()`` does, for alpha = 1 on one GPU."""
+@dataclass
+class _Stage:
+    """Everything that belongs to one shape of batch."""
 
-    @staticmethod
-    def possible(recipe: Recipe, fabric: Fabric) -> bool:
-        one_gpu = fabric.device.type == "cuda" and fabric.world_size == 1
-        shared = recipe.model_options.get("distinct_steps") is None
-        return one_gpu and shared and recipe.alpha == 1
+    batch: Batch
+    begin: torch.cuda.CUDAGraph
+    step: torch.cuda.CUDAGraph
+    state: State
+    pieces: dict[tuple[str, int], _Piece] = field(default_factory=dict)
 
-    def __init__(self, objective: Objective) -> None:
-        self.objective, self.model = objective, objective.model
+
+class GraphedObjective:
+    """Does what ``objective(batch, plan)["loss"].backward()`` does, on one GPU, for plans that ``takes`` accepts."""
+
+    def __init__(self, objective: Objective, half: bool) -> None:
+        self.objective, self.model, self.half = objective, objective.model, half
+        self.parameters = list(self.model.parameters())
+        self.stages: dict[tuple[torch.Size, ...], _Stage] = {}
         self.pool: Any = None
-        self.graphs: dict[tuple[int, bool], _Captured] = {}
-        self.batch: Batch | None = None
+
+    def takes(self, plan: Plan) -> bool:
+        """Mixed plans that branch off inside the full pass (n < m) would need a graph for every n."""
+        if not getattr(self.model, "capturable", True):
+            return False
+        shared = getattr(self.model, "max_steps", None) is None
+        return plan.alpha == 0 or (shared and (plan.alpha == 1 or plan.n >= plan.m))
 
     def backward(self, batch: Batch, plan: Plan) -> dict[str, Tensor]:
-        """Losses, with the gradients left in the parameters' ``grad`` (those of this update alone)."""
-        if self.batch is None:
-            self._prepare(batch)
-        assert self.batch is not None
-        for mine, theirs in zip(_parts(self.batch), _parts(batch), strict=True):
+        """Losses, with the gradients of this update alone left in the parameters' ``grad``."""
+        stage = self._stage(batch)
+        for mine, theirs in zip(_parts(stage.batch), _parts(batch), strict=True):
             mine.copy_(theirs)
-        if plan.n > 0:
-            self.begin.replay()
-            for _ in range(plan.n):
-                self.step.replay()
-        key = (plan.k, plan.n == 0)
-        if key not in self.graphs:
-            self.graphs[key] = self._capture_update(*key)
-        captured = self.graphs[key]
-        captured.graph.replay()
-        for weight, gradient in self.gradients[key]:
-            weight.grad = gradient
-        return captured.losses
+        found: list[tuple[float, _Piece]] = []
+        if plan.alpha < 1:
+            full = self._replay(stage, "full", plan.m)
+            found.append((1 - plan.alpha, full))
+        elif plan.n > 0:
+            stage.begin.replay()
+        if plan.alpha > 0:
+            for _ in range(plan.n - (plan.m if plan.alpha < 1 else 0)):
+                stage.step.replay()
+            found.append((plan.alpha, self._replay(stage, "first" if plan.n == 0 else "later", plan.k)))
+        losses = {name: value for _, piece in found for name, value in piece.losses.items()}
+        self._leave_gradients(found)
+        return {**losses, "loss": mixture(plan.alpha, losses)}
 
-    def _prepare(self, batch: Batch) -> None:
-        self.batch = batch._map(torch.clone)
-        self.gradients: dict[tuple[int, bool], list[tuple[Tensor, Tensor | None]]] = {}
-        with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
-            self._warm_up(lambda: think(self.model, batch.inputs, 2, read=False))
-            self.begin = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.begin):
-                self.context = self.model.look(self.batch.inputs)
-                self.state = self.model.start(self.context)
-            self.pool = self.begin.pool()
-            self.begin.replay()
-            self.step = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.step, pool=self.pool):
-                new = think(self.model, None, 1, state=self.state, context=self.context, read=False).state
-                for old, fresh in zip(tensors(self.state), tensors(new), strict=True):
-                    old.copy_(fresh)
+    def _leave_gradients(self, found: list[tuple[float, _Piece]]) -> None:
+        """Weighted sums; a piece that is alone has weight 1 and is taken as it is."""
+        for index, weight in enumerate(self.parameters):
+            parts = [(share, piece.gradients[index]) for share, piece in found if piece.gradients[index] is not None]
+            if not parts:
+                weight.grad = None
+            elif len(found) == 1:
+                weight.grad = parts[0][1]
+            else:
+                total = torch.zeros_like(weight)
+                for share, gradient in parts:
+                    assert gradient is not None
+                    total.add_(gradient, alpha=share)
+                weight.grad = total
 
-    def _capture_update(self, k: int, from_start: bool) -> _Captured:
-        assert self.batch is not None
-        state = None if from_start else tree_map_only(Tensor, torch.clone, self.state)
-        kept = None if state is None else [t.clone() for t in tensors(self.state)]
+    def _replay(self, stage: _Stage, kind: str, steps: int) -> _Piece:
+        if (kind, steps) not in stage.pieces:
+            stage.pieces[kind, steps] = self._capture(stage, kind, steps)
+        piece = stage.pieces[kind, steps]
+        piece.graph.replay()
+        return piece
+
+    def _capture(self, stage: _Stage, kind: str, steps: int) -> _Piece:
+        kept = [t.clone() for t in tensors(stage.state)]
 
         def run() -> dict[str, Tensor]:
-            for weight in self.model.parameters():
+            for weight in self.parameters:
                 weight.grad = None
-            with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
-                assert self.batch is not None
-                losses = self.objective.progress(self.batch, None if from_start else self.state, k)
-            losses["loss"].backward()
-            return losses
+            with self._autocast():
+                context = self.model.look(stage.batch.inputs)
+                state = detach(stage.state) if kind == "later" else self.model.start(context)
+                loss, final = self.objective.term(stage.batch, state, context, steps)
+            loss.backward()
+            if kind == "full":  # the progressive term may start here
+                _fill(stage.state, final)
+            return {"full" if kind == "full" else "progressive": loss.detach()}
 
-        self._warm_up(run)
+        _warm_up(run)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool):
             losses = run()
-        self.gradients[k, from_start] = [(w, w.grad) for w in self.model.parameters()]
-        if kept is not None:
-            for mine, old in zip(tensors(self.state), kept, strict=True):
-                mine.copy_(old)
-        return _Captured(graph, {name: value.detach() for name, value in losses.items()})
+        _fill(stage.state, kept)
+        return _Piece(graph, losses, [weight.grad for weight in self.parameters])
 
-    @staticmethod
-    def _warm_up(run: Any) -> None:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                run()
-        torch.cuda.current_stream().wait_stream(side)
+    def _stage(self, batch: Batch) -> _Stage:
+        shapes = tuple(part.shape for part in _parts(batch))
+        if shapes not in self.stages:
+            self.stages[shapes] = self._open(batch)
+        return self.stages[shapes]
+
+    def _open(self, batch: Batch) -> _Stage:
+        mine = batch.map(torch.clone)
+        with torch.no_grad(), self._autocast():
+            _warm_up(lambda: think(self.model, mine.inputs, 2, read=False))
+            begin = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(begin, pool=self.pool):
+                context = self.model.look(mine.inputs)
+                state = self.model.start(context)
+            self.pool = begin.pool()
+            begin.replay()
+            step = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(step, pool=self.pool):
+                _fill(state, think(self.model, None, 1, state=state, context=context, read=False).state)
+        return _Stage(mine, begin, step, state)
+
+    def _autocast(self) -> torch.autocast:
+        # Casts are captured, so a cache of them from another capture must not be used.
+        return torch.autocast("cuda", torch.bfloat16, enabled=self.half, cache_enabled=False)
+
+
+def _fill(old: State, new: State) -> None:
+    for mine, fresh in zip(tensors(old), tensors(new), strict=True):
+        mine.copy_(fresh)
+
+
+def _warm_up(run: Callable[[], Any]) -> None:
+    """Twice on a side stream, as capturing demands."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
 
 
 def _parts(batch: Batch) -> list[Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longthink.tasks.base import Batch
-from longthink.think import State, ThinkingModule, detach, think
+from longthink.think import Context, State, ThinkingModule, detach, think
 from longthink.training.recipe import Recipe
 
 
@@ -32,7 +32,7 @@ def draw_plan(recipe: Recipe, seed: int, update: int) -> Plan:
 
     With a horizon, n ~ U{first_n, horizon - 1}, and where n has passed m - 1, k ~ U{1, m}.
     """
-    if update % recipe.progressive_every:
+    if recipe.alpha == 0 or update % recipe.progressive_every:
         return Plan(0, 1, recipe.steps, 0.0)
     bits = np.random.SeedSequence([seed, update, 0x9206]).generate_state(2, np.uint32).astype(np.uint64)
     m, first = recipe.steps, recipe.first_n
@@ -65,25 +65,26 @@ class Objective(nn.Module):
             # The first n steps of both terms are the same: the progressive term takes its start from the full pass.
             early = min(plan.n, plan.m) if plan.alpha > 0 else 0
             first = think(model, None, early, state=state, context=context, read=False)
-            full = think(model, None, plan.m - early, state=first.state, context=context)
-            result["full"] = cross_entropy(full.logits, batch, count)
+            result["full"], _ = self.term(batch, first.state, context, plan.m - early, count)
             state, rest = first.state, plan.n - early
         if plan.alpha > 0:
             if plan.n > 0:
                 with torch.no_grad():
                     late = think(model, None, rest, state=detach(state), context=detach(context), read=False)
                 state = detach(late.state)
-            thought = think(model, None, plan.k, state=state, context=context)
-            result["progressive"] = cross_entropy(thought.logits, batch, count)
+            result["progressive"], _ = self.term(batch, state, context, plan.k, count)
         result["loss"] = mixture(plan.alpha, result)
         return result
 
-    def progress(self, batch: Batch, state: State, k: int) -> dict[str, Tensor]:
-        """The progressive term alone: k steps from a state (None: from the start), and the loss there."""
-        model = self.model
-        thought = think(model, batch.inputs, k, state=None if state is None else detach(state))
-        loss = cross_entropy(thought.logits, batch)
-        return {"progressive": loss, "loss": loss}
+    def term(
+        self, batch: Batch, state: State, context: Context, steps: int, count: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Think on for this many steps: the loss there, with what the model itself asks for, and the state."""
+        thought = think(self.model, None, steps, state=state, context=context)
+        loss = cross_entropy(thought.logits, batch, count)
+        penalty = getattr(self.model, "penalty", None)
+        asked = None if penalty is None else penalty(thought.state, context)
+        return loss if asked is None else loss + asked, thought.state
 
 
 def cross_entropy(logits: Tensor, batch: Batch, count: Tensor | None = None) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import types
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -20,6 +21,8 @@ class Recipe:
     task: str
     difficulty: tuple[int, ...]
     """Trained and validated at these, in equal parts; nothing harder is ever used to choose a checkpoint."""
+    valid_difficulty: tuple[int, ...] | None = None
+    """Validated at these instead, where the training difficulties have no validation problems of their own."""
     task_options: dict[str, Any] = field(default_factory=dict)
     model: str = "deepthinking"
     model_options: dict[str, Any] = field(default_factory=dict)
@@ -27,7 +30,7 @@ class Recipe:
     """Where the numbers come from, and what was decided where sources differ."""
 
     steps: int = 30
-    """m, the steps of the full pass."""
+    """m, the steps of the full pass; 0 for models whose start reads the whole answer."""
     alpha: float = 0.0
     """Weight of the progressive term (Algorithm 1)."""
     horizon: int | None = None
@@ -67,6 +70,8 @@ class Recipe:
     """The many steps of validation; 10 m unless said otherwise."""
 
     def __post_init__(self) -> None:
+        for name, kind in get_type_hints(Recipe).items():  # 1 and 1.0, lists and tuples must be the same recipe
+            object.__setattr__(self, name, _fit(name, getattr(self, name), kind))
         _check(self)
 
     @property
@@ -85,8 +90,17 @@ class Recipe:
         return (self.steps, self.patient_steps or 10 * self.steps)
 
     def hash(self) -> str:
-        """Eight letters that change when anything that decides the weights changes."""
-        decisive = {k: v for k, v in asdict(self).items() if k not in ("name", "note")}
+        """Eight letters that change when anything that decides the weights changes.
+
+        Only what differs from the defaults counts, so that a new field leaves the hashes of old recipes alone.
+        """
+        plain = Recipe(name="", task=self.task, difficulty=self.difficulty)
+        ours, theirs = asdict(self), asdict(plain)
+        decisive = {
+            k: v
+            for k, v in ours.items()
+            if k not in ("name", "note") and (k in ("task", "difficulty") or v != theirs[k])
+        }
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:8]
 
     def to_json(self) -> dict[str, Any]:
@@ -94,12 +108,15 @@ class Recipe:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Recipe:
+        if not isinstance(data, dict):
+            raise UserError(f"A recipe is a JSON object, not {data!r}.")
         known = {f.name for f in fields(Recipe)}
         for key in data:
             if key not in known:
                 raise unknown("recipe field", key, known)
-        tuples: dict[str, Any] = {key: tuple(data[key]) for key in ("difficulty", "decay_epochs") if key in data}
-        data = {**data, **tuples}
+        for key in ("name", "task", "difficulty"):
+            if key not in data:
+                raise UserError(f"The recipe does not say its {key}.")
         return Recipe(**data)
 
 
@@ -152,6 +169,24 @@ def _parse(key: str, text: str, kind: Any) -> Any:
         raise UserError(f"{key} must be a {'whole ' if kind is int else ''}number, not {text!r}.") from None
 
 
+def _fit(name: str, value: Any, kind: Any) -> Any:
+    """The value as the type that its field has, if it can be."""
+    origin, choices = get_origin(kind), get_args(kind)
+    if origin in (types.UnionType, Union):  # X | None
+        return None if value is None else _fit(name, value, next(c for c in choices if c is not type(None)))
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(_fit(name, part, choices[0]) for part in value)
+    if origin is Literal:
+        fits = value in choices
+    elif kind in (int, float):  # a boolean is an int to Python
+        fits = isinstance(value, int | kind) and not isinstance(value, bool) and math.isfinite(value)
+    else:
+        fits = isinstance(value, origin or kind)
+    if not fits:
+        raise UserError(f"{name} cannot be {value!r}.")
+    return float(value) if kind is float else value
+
+
 def _literal(text: str) -> Any:
     """A model's or task's option: JSON where it parses, else the text itself."""
     try:
@@ -163,7 +198,9 @@ def _literal(text: str) -> Any:
 def _check(r: Recipe) -> None:
     if not r.difficulty or min(r.difficulty) < 1:
         raise UserError(f"difficulty must be 1 or more, or several such with commas, not {r.difficulty}.")
-    positive = ("steps", "train_samples", "valid_samples", "batch", "epochs", "validate_every", "progressive_every")
+    if r.steps < (1 if r.alpha > 0 else 0):
+        raise UserError(f"steps must be 1 or more, or 0 without a progressive term, not {r.steps}.")
+    positive = ("train_samples", "valid_samples", "batch", "epochs", "validate_every", "progressive_every")
     for name in positive:
         if getattr(r, name) < 1:
             raise UserError(f"{name} must be 1 or more, not {getattr(r, name)}.")
@@ -171,11 +208,23 @@ def _check(r: Recipe) -> None:
         raise UserError(f"alpha must lie between 0 and 1, not {r.alpha}.")
     if r.alpha == 1 and r.progressive_every > 1:
         raise UserError("With alpha=1 there is no other term: leave progressive_every at 1.")
-    if not 0 <= r.first_n < (r.horizon or r.steps):
+    if r.horizon is not None and r.horizon < 1:
+        raise UserError(f"horizon must be 1 or more, or none, not {r.horizon}.")
+    if not 0 <= r.first_n < max(1, r.horizon or r.steps):
         raise UserError(f"first_n ({r.first_n}) must lie below the horizon ({r.horizon or r.steps}).")
     if r.train_samples < r.batch:
         raise UserError(f"One batch of {r.batch} needs more than the {r.train_samples} training samples.")
     if r.learning_rate <= 0:
         raise UserError(f"learning_rate must be above 0, not {r.learning_rate}.")
+    for name in ("recurrent_scale", "weight_decay", "momentum", "warmup_epochs", "decay_factor"):
+        if getattr(r, name) < 0:
+            raise UserError(f"{name} must be 0 or more, not {getattr(r, name)}.")
+    if r.clip is not None and r.clip <= 0:
+        raise UserError(f"clip must be above 0, or none, not {r.clip}.")
+    if r.patient_steps is not None and r.patient_steps < r.steps:
+        raise UserError(f"patient_steps ({r.patient_steps}) must not be fewer than steps ({r.steps}).")
+    blocks = r.model_options.get("distinct_steps")
+    if isinstance(blocks, int) and max(r.steps, r.horizon or 0) > blocks:
+        raise UserError(f"A feed-forward network of {blocks} steps cannot take more; lower steps and horizon.")
     if r.average is not None and not 0 < r.average < 1:
         raise UserError(f"average must lie between 0 and 1, not {r.average}.")

@@ -9,12 +9,15 @@ from __future__ import annotations
 import platform
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.strategies import DDPStrategy
 from torch import Tensor, nn
+from torch.multiprocessing import ProcessRaisedException
 
 from longthink.errors import UserError
 from longthink.evaluate import accuracy_at
@@ -22,9 +25,9 @@ from longthink.loading import rebuild
 from longthink.tasks import Batch, Task
 from longthink.think import ThinkingModule, think
 from longthink.training.checkpoint import RunFolder, load_last, save_best, save_last
-from longthink.training.data import TrainingData, mixed_problems
+from longthink.training.data import TrainingData, derived_seed, mixed_problems
 from longthink.training.files import read_tensors, write_json
-from longthink.training.graphs import GraphedProgress
+from longthink.training.graphs import GraphedObjective
 from longthink.training.losses import Objective, cross_entropy, draw_plan, outputs_that_count
 from longthink.training.recipe import Recipe
 from longthink.training.report import Report
@@ -57,14 +60,26 @@ def train(recipe: Recipe, seed: int = 0, options: TrainingOptions | None = None)
     run = RunFolder(Path(options.folder), recipe, seed)
     if run.finished():
         return run.path
+    if seed < 0:
+        raise UserError(f"The seed must be 0 or more, not {seed}.")
+    if options.devices < 1:
+        raise UserError(f"Training needs 1 device or more, not {options.devices}.")
     if recipe.batch % options.devices:
         raise UserError(f"A batch of {recipe.batch} cannot be shared by {options.devices} devices; change batch.")
     rebuild(recipe, seed)  # complaints about options come before any process is started
     if options.devices == 1:
         _train_here(_fabric(options, "auto"), recipe, seed, options)
     else:
-        strategy = "ddp_find_unused_parameters_true" if _on_gpu(options) else "ddp_spawn_find_unused_parameters_true"
-        _fabric(options, strategy).launch(_train_here, recipe, seed, options)  # type: ignore[arg-type]
+        # Spawned and not by running the script again: the caller goes on in one process.
+        fabric = _fabric(options, DDPStrategy(start_method="spawn", find_unused_parameters=True))
+        try:
+            # A partial, since Fabric takes arguments apart and cannot put frozen ones together again.
+            fabric.launch(partial(_train_here, recipe=recipe, seed=seed, options=options))
+        except ProcessRaisedException as error:  # holds the other process's traceback as text
+            kind, _, sentence = str(error).strip().splitlines()[-1].partition(": ")
+            if kind.endswith(UserError.__name__):
+                raise UserError(sentence) from None
+            raise
     return run.path
 
 
@@ -72,7 +87,7 @@ def _on_gpu(options: TrainingOptions) -> bool:
     return options.accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available()
 
 
-def _fabric(options: TrainingOptions, strategy: str) -> Fabric:
+def _fabric(options: TrainingOptions, strategy: str | DDPStrategy) -> Fabric:
     precision: Any = options.precision or ("bf16-mixed" if _on_gpu(options) else "32-true")
     accelerator = options.accelerator if options.accelerator != "auto" else ("cuda" if _on_gpu(options) else "cpu")
     try:
@@ -87,12 +102,12 @@ def _train_here(fabric: Fabric, recipe: Recipe, seed: int, options: TrainingOpti
     torch.set_float32_matmul_precision("high")
     problem, model = rebuild(recipe, seed)
     model.to(fabric.device)
-    if getattr(problem, "dims", 0) == 2:
+    if problem.shape.get("dims") == 2:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     average = {k: v.clone() for k, v in model.state_dict().items()} if recipe.average else None
     run = RunFolder(Path(options.folder), recipe, seed)
     optimizer = make_optimizer(recipe, model, fused=fabric.device.type == "cuda")
-    about = load_last(run, model, optimizer, average) or {"update": 0, "seconds": 0.0, "best": None}
+    about = load_last(run, model, optimizer, average) or {"update": 0, "seconds": 0.0, "best": None, "sums": {}}
     trainer = Trainer(fabric, recipe, seed, options, problem, model, optimizer, average, run, about)
     trainer.run()
 
@@ -119,19 +134,30 @@ class Trainer:
         self.seconds: float = about["seconds"]
         self.best: list[float] | None = about["best"]
         self.data = TrainingData(recipe, problem, seed, fabric.device)
-        self.valid = mixed_problems(problem, recipe.valid_samples, recipe.difficulty, VALID_SEED, "valid")
+        self.valid = mixed_problems(
+            problem, recipe.valid_samples, recipe.valid_difficulty or recipe.difficulty, VALID_SEED, "valid"
+        )
         if options.compile:
             model.step = torch.compile(model.step, dynamic=False)  # type: ignore[method-assign]
         objective = Objective(model)
         self.objective, self.optimizer = fabric.setup(objective, optimizer)
-        self.graphed: GraphedProgress | None = None
-        if options.graphs and GraphedProgress.possible(recipe, fabric):
-            self.graphed = GraphedProgress(objective)
-        self.sums: dict[str, Tensor] = {}
-        self.counts: dict[str, int] = {}
+        self.graphed: GraphedObjective | None = None
+        if options.graphs and fabric.device.type == "cuda" and fabric.world_size == 1:
+            self.graphed = GraphedObjective(objective, half="bf16" in str(fabric._precision.precision))
+        self.sums = {name: torch.tensor(total, device=fabric.device) for name, (total, _) in about["sums"].items()}
+        self.counts: dict[str, int] = {name: count for name, (_, count) in about["sums"].items()}
         self.writer: Any = None
 
     def run(self) -> None:
+        device = self.fabric.device
+        try:
+            with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+                self._run()
+        finally:
+            if self.writer is not None:
+                self.writer.close()
+
+    def _run(self) -> None:
         chief = self.fabric.is_global_zero
         began = time.monotonic() - self.seconds
         deadline = None if self.options.seconds is None else time.monotonic() + self.options.seconds
@@ -147,19 +173,29 @@ class Trainer:
                     news = self._log_losses(time.monotonic() - began)
                     report.update(self.update, news)
                 epoch, rest = divmod(self.update, self.recipe.updates_an_epoch)
-                late = deadline is not None and time.monotonic() > deadline
+                late = self._is_late(deadline)
                 at_end = self.update == self.recipe.updates
-                if at_end or late or (rest == 0 and epoch % self.recipe.validate_every == 0):
+                due = at_end or (rest == 0 and epoch % self.recipe.validate_every == 0)
+                if due or late:
                     self.seconds = time.monotonic() - began
-                    report.say(self._validate_and_save())
+                    if due or self.best is None:
+                        report.say(self._validate(due))
+                    self._save()
                 if late and not at_end:
                     report.say(f"Stopped after {self.update} of {self.recipe.updates} updates; run again to go on.")
                     return
         if chief:
             self._finish()
 
+    def _is_late(self, deadline: float | None) -> bool:
+        if deadline is None:
+            return False
+        # The first process decides for all: each must stop after the same update.
+        return bool(self.fabric.broadcast(time.monotonic() > deadline))
+
     def _one_update(self) -> None:
         recipe = self.recipe
+        torch.manual_seed(derived_seed(self.seed, self.update, self.fabric.global_rank))  # for dropout
         rate = set_rate(self.optimizer, recipe, self.update)
         batch = self.data.batch(self.update)
         plan = draw_plan(recipe, self.seed, self.update)
@@ -167,7 +203,7 @@ class Trainer:
         if self.fabric.world_size > 1:
             size = recipe.batch // self.fabric.world_size
             batch = batch[self.fabric.global_rank * size : (self.fabric.global_rank + 1) * size]
-        if self.graphed is not None:
+        if self.graphed is not None and self.graphed.takes(plan):
             losses = self.graphed.backward(batch, plan)
         else:
             self.optimizer.zero_grad()
@@ -199,18 +235,22 @@ class Trainer:
         torch._foreach_lerp_(list(self.average.values()), [state[name] for name in self.average], 1 - decay)
 
     def _log_losses(self, seconds: float) -> str:
-        means = {name: value / self.counts[name] for name, value in self.sums.items()}
-        for name in ("loss", "full", "progressive"):
-            if name in means:
-                means[name] = self.fabric.all_reduce(means[name], reduce_op="mean")  # type: ignore[assignment]
+        numbers = {name: float(total / self.counts[name]) for name, total in self._pooled_sums().items()}
         self.sums, self.counts = {}, {}
-        numbers = {name: float(value) for name, value in means.items()}
         if not torch.isfinite(torch.tensor(numbers["loss"])):
             self._stop_for_nan()
         if self.fabric.is_global_zero:
             self.folder.log({"update": self.update, **numbers, "seconds": round(seconds, 3)})
             self._tensorboard(numbers)
         return f"loss {numbers['loss']:.4g}"
+
+    def _pooled_sums(self) -> dict[str, Tensor]:
+        """The sums since the last line of metrics, with losses averaged over devices."""
+        pooled = dict(self.sums)
+        for name in ("loss", "full", "progressive"):
+            if name in pooled:
+                pooled[name] = self.fabric.all_reduce(pooled[name].clone(), reduce_op="mean")
+        return pooled
 
     def _stop_for_nan(self) -> None:
         kept = "Its last checkpoint is kept" if self.folder.last.exists() else "No checkpoint had been made yet"
@@ -219,13 +259,20 @@ class Trainer:
             "try a smaller learning_rate or set clip=1."
         )
 
+    def _refuse_nan(self) -> None:
+        if any(not torch.isfinite(weight).all() for weight in self.model.state_dict().values()):
+            self._stop_for_nan()
+
     def _weights(self) -> dict[str, Tensor]:
         return self.model.state_dict() if self.average is None else self.average
 
-    def _validate_and_save(self) -> str:
-        """Accuracy at m and at 10 m steps on easy problems decides which weights are kept."""
-        if any(not torch.isfinite(weight).all() for weight in self.model.state_dict().values()):
-            self._stop_for_nan()
+    def _validate(self, due: bool) -> str:
+        """Accuracy at m and at 10 m steps on easy problems decides which weights are kept.
+
+        Where a run was stopped must not matter in the end: a validation that is not due leaves no trace but weights to
+        load, which the first one that is due replaces.
+        """
+        self._refuse_nan()
         m, patient = self.recipe.valid_steps
         own = {k: v.clone() for k, v in self.model.state_dict().items()} if self.average is not None else None
         if own is not None:
@@ -237,16 +284,24 @@ class Trainer:
             self.model.load_state_dict(own)
         score = [min(right), -loss]
         line = {"update": self.update, f"valid_{m}": right[0], f"valid_{patient}": right[-1], "valid_loss": loss}
+        better = self.best is None or score > self.best
+        if due and better:
+            self.best = score
         if self.fabric.is_global_zero:
-            self.folder.log(line)
-            self._tensorboard({k: v for k, v in line.items() if k != "update"})
-            if self.best is None or score > self.best:
-                self.best = score
+            if due:
+                self.folder.log(line)
+                self._tensorboard({k: v for k, v in line.items() if k != "update"})
+            if better:
                 save_best(self.folder, self._weights(), self._card(right))
-            about = {"update": self.update, "seconds": self.seconds, "best": self.best}
+        return f"update {self.update}: {right[0]:.2%} after {m} steps, {right[-1]:.2%} after {patient} steps"
+
+    def _save(self) -> None:
+        self._refuse_nan()
+        sums = {name: [float(total), self.counts[name]] for name, total in self._pooled_sums().items()}
+        if self.fabric.is_global_zero:
+            about = {"update": self.update, "seconds": self.seconds, "best": self.best, "sums": sums}
             save_last(self.folder, self.model, self.optimizer, self.average, about)
         self.fabric.barrier()
-        return f"update {self.update}: {right[0]:.2%} after {m} steps, {right[-1]:.2%} after {patient} steps"
 
     @torch.no_grad()
     def _late_loss(self, patient: int) -> float:
@@ -277,7 +332,7 @@ class Trainer:
         if self.options.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            self.writer = SummaryWriter(str(self.folder.path), purge_step=self.update)
+            self.writer = SummaryWriter(str(self.folder.path), purge_step=self.update + 1)
 
     def _tensorboard(self, numbers: dict[str, float]) -> None:
         if self.writer is not None:
@@ -285,8 +340,6 @@ class Trainer:
                 self.writer.add_scalar(name, value, self.update)
 
     def _finish(self) -> None:
-        if self.writer is not None:
-            self.writer.close()
         card = read_tensors(self.folder.best)[1]
         card["finished"] = {"updates": self.update, "minutes": round(self.seconds / 60, 2)}
         write_json(self.folder.card, card)

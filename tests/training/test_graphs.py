@@ -9,7 +9,7 @@ import torch
 
 from longthink.models.deepthinking import DeepThinking
 from longthink.tasks import task
-from longthink.training.graphs import GraphedProgress
+from longthink.training.graphs import GraphedObjective
 from longthink.training.losses import Objective, Plan
 
 
@@ -18,12 +18,14 @@ from longthink.training.losses import Objective, Plan
 def test_graphed_updates_equal_plain_ones() -> None:
     torch.manual_seed(0)
     model = DeepThinking(dims=1, inputs=1, width=64, head=(64, 32)).cuda()
-    objective = Objective(model)
-    graphed = GraphedProgress(objective)
+    graphed = GraphedObjective(Objective(model), half=True)
     other = copy.deepcopy(model)  # plain updates use weights of their own: graphs must not meet their history
-    for update, (n, k) in enumerate([(0, 3), (5, 3), (0, 7), (40, 1), (5, 3), (0, 3), (2, 7)]):
+    plans = [(0, 3, 1.0), (5, 3, 1.0), (0, 7, 1.0), (40, 1, 1.0), (5, 3, 1.0), (0, 3, 1.0), (2, 7, 1.0)]
+    plans += [(0, 1, 0.0), (8, 2, 0.5), (20, 3, 0.3), (0, 1, 0.0), (9, 2, 0.5)]
+    for update, (n, k, alpha) in enumerate(plans):
         batch = task("prefix_sums").sample(20, 16, update, "train").to("cuda")
-        plan = Plan(n, k, 8, 1.0)
+        plan = Plan(n, k, 8, alpha)
+        assert graphed.takes(plan)
         losses = graphed.backward(batch, plan)
         fast = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         other.load_state_dict(model.state_dict())
@@ -37,6 +39,7 @@ def test_graphed_updates_equal_plain_ones() -> None:
         for name, gradient in slow.items():
             error = (fast[name] - gradient).norm() / gradient.norm().clamp_min(1e-12)
             assert error < 2e-2, f"{name}: {error}"
+        assert not graphed.takes(Plan(3, 2, 8, 0.5))  # it would branch off inside the full pass
         # the weights move between updates, and the graphs must see the new ones
         with torch.no_grad():
             for p in model.parameters():

@@ -1,0 +1,143 @@
+"""Tables 5.1, 5.3, 5.4 and 6.1: what generalises to deeper problems, and what to new combinations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from longthink.studies.base import Exam, Row, Study, add
+
+Printed = Mapping[str, tuple[tuple[float, float], ...]]
+
+_NAMES = {
+    "lstm": "LSTM",
+    "bilstm": "bidirectional LSTM",
+    "transformer": "Transformer",
+    "relative": "+ relative positions",
+    "relative_gate": "+ relative + gate",
+    "gated_positions": "+ gated positions + gate",
+    "geometric": "+ geometric",
+    "router": "+ geometric + gate (NDR)",
+}
+
+
+def _rows(prefix: str, exams: tuple[str, ...], published: Printed) -> tuple[Row, ...]:
+    """Accuracies as printed, fractions with their deviation, in the order of the exams."""
+    return tuple(
+        Row(
+            _NAMES[kind],
+            f"{prefix}-{kind}",
+            {exam: (100 * mean, 100 * spread, None) for exam, (mean, spread) in zip(exams, values, strict=False)},
+        )
+        for kind, values in published.items()
+    )
+
+
+def _ctl(backward: bool) -> None:
+    exams = ("2-5 functions", "9-10 functions")
+    forward_rows = {
+        "lstm": ((1.0, 0.0), (1.0, 0.0)),
+        "bilstm": ((1.0, 0.0), (1.0, 0.0)),
+        "transformer": ((1.0, 0.0), (0.13, 0.01)),
+        "relative": ((1.0, 0.0), (0.23, 0.05)),
+        "relative_gate": ((1.0, 0.0), (0.99, 0.01)),
+        "gated_positions": ((1.0, 0.0), (0.98, 0.02)),
+        "geometric": ((0.96, 0.04), (0.16, 0.02)),
+        "router": ((1.0, 0.0), (1.0, 0.0)),
+    }
+    backward_rows = {
+        "lstm": ((0.59, 0.03), (0.22, 0.03)),
+        "bilstm": ((1.0, 0.0), (1.0, 0.0)),
+        "transformer": ((0.82, 0.39), (0.12, 0.01)),
+        "relative": ((1.0, 0.0), (0.13, 0.01)),
+        "relative_gate": ((1.0, 0.0), (0.19, 0.04)),
+        "gated_positions": ((1.0, 0.0), (0.98, 0.03)),
+        "geometric": ((0.93, 0.06), (0.15, 0.02)),
+        "router": ((1.0, 0.0), (1.0, 0.0)),
+    }
+    others = tuple(name for kind, name in _NAMES.items() if kind != "router")
+    add(
+        Study(
+            name="ctl_backward" if backward else "ctl",
+            title=f"Compositional table lookup, {'backward' if backward else 'forward'}, trained on 1-5 functions",
+            source="Table 5.1",
+            rows=_rows("ctl-backward" if backward else "ctl", exams, backward_rows if backward else forward_rows),
+            exams=(
+                Exam(exams[0], (2, 3, 4, 5), 1_000, 28, chunk=1_000, split="valid"),
+                Exam(exams[1], (9, 10), 1_000, 28, chunk=1_000),
+                Exam("20 functions", 20, 1_000, 80, chunk=1_000, skip=others),
+                Exam("40 functions", 40, 1_000, 160, chunk=1_000, skip=others),
+            ),
+            remarks="LSTMs take no steps after their input.",
+        )
+    )
+
+
+def _expressions() -> None:
+    exams = ("depths 1-5", "depths 7-8")
+    deeper = tuple(name for kind, name in _NAMES.items() if kind != "router")
+    arithmetic = {
+        "lstm": ((0.99, 0.0), (0.74, 0.02)),
+        "bilstm": ((0.98, 0.01), (0.82, 0.06)),
+        "transformer": ((0.98, 0.01), (0.47, 0.01)),
+        "relative": ((1.0, 0.0), (0.77, 0.04)),
+        "gated_positions": ((1.0, 0.01), (0.80, 0.16)),
+        "router": ((1.0, 0.0), (0.98, 0.01)),
+    }
+    listops = {
+        "lstm": ((0.99, 0.0), (0.71, 0.03)),
+        "bilstm": ((1.0, 0.0), (0.57, 0.04)),
+        "transformer": ((0.98, 0.0), (0.74, 0.03)),
+        "relative": ((0.98, 0.01), (0.79, 0.04)),
+        "gated_positions": ((1.0, 0.01), (0.90, 0.06)),
+        "router": ((1.0, 0.0), (0.99, 0.01)),
+    }
+    for task, table, rows, steps in (("arithmetic", "5.3", arithmetic, 30), ("listops", "5.4", listops, 40)):
+        add(
+            Study(
+                name=task,
+                title=f"{'Arithmetic' if task == 'arithmetic' else 'ListOps'}, trained on depths 1-5",
+                source=f"Table {table}",
+                rows=_rows(task, exams, rows),
+                exams=(
+                    Exam(exams[0], (1, 2, 3, 4, 5), 1_000, steps, chunk=1_000, split="valid"),
+                    Exam(exams[1], (7, 8), 1_000, steps, chunk=1_000),
+                    *(Exam(f"depth {d}", d, 1_000, 2 * steps, chunk=1_000, skip=deeper) for d in (6, 9, 10, 12)),
+                ),
+            )
+        )
+
+
+def _ctlpp() -> None:
+    exams = ("seen pairs", "unseen pairs")
+    published = {
+        "A": {
+            "bilstm": ((1.0, 0.0), (0.95, 0.03)),
+            "transformer": ((1.0, 0.0), (0.21, 0.09)),
+            "router": ((1.0, 0.0), (0.34, 0.26)),
+        },
+        "R": {
+            "bilstm": ((1.0, 0.0), (1.0, 0.0)),
+            "transformer": ((1.0, 0.0), (0.75, 0.25)),
+            "router": ((1.0, 0.01), (0.75, 0.27)),
+        },
+    }
+    for variant, rows in published.items():
+        depths = (2, 3, 4, 5, 6)
+        add(
+            Study(
+                name=f"ctlpp_{variant}",
+                title=f"CTL++ variant {variant}",
+                source="Table 6.1 (25 seeds)",
+                rows=_rows(f"ctlpp-{variant}", exams, rows),
+                exams=(
+                    Exam(exams[0], depths, 1_000, 16, chunk=1_000, split="valid"),
+                    Exam(exams[1], depths, 1_000, 16, chunk=1_000),
+                ),
+            )
+        )
+
+
+_ctl(backward=False)
+_ctl(backward=True)
+_expressions()
+_ctlpp()

@@ -1,0 +1,159 @@
+"""Weights and cards: what is saved is what is loaded, and what is shipped solves what it should."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from longthink.errors import UserError
+from longthink.evaluate import accuracy_at
+from longthink.loading import WEIGHTS, Loaded, load, push_to_hub, rebuild, save, shipped
+from longthink.think import think
+from longthink.training.files import read_json, read_tensors
+from longthink.training.recipe import Recipe
+from longthink.training.train import TrainingOptions, train
+
+TOY = Recipe(
+    name="toy",
+    task="mazes",
+    difficulty=(5,),
+    task_options={"style": "kruskal"},
+    model_options={"width": 6, "head": [4, 4], "dilation": 2},
+    steps=2,
+    train_samples=8,
+    valid_samples=4,
+    batch=4,
+    epochs=1,
+)
+
+
+@pytest.fixture
+def toy() -> Loaded:
+    problem, model = rebuild(TOY, seed=3)
+    return Loaded(model, problem, {"recipe": TOY.to_json(), "seed": 3, "updates": 0})
+
+
+def assert_same_network(first: Loaded, second: Loaded) -> None:
+    a, b = first.model.state_dict(), second.model.state_dict()
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert first.task == second.task
+    x = first.task.sample(2, 5, 0).inputs
+    assert torch.equal(think(first.model, x, 3).logits, think(second.model, x, 3).logits)
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_what_is_saved_is_what_is_loaded(toy: Loaded, tmp_path: Path, kind: Any) -> None:
+    assert save(toy, kind(tmp_path / "out")) == tmp_path / "out"
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"model.safetensors", "config.json"}
+    again = load(kind(tmp_path / "out"))
+    assert_same_network(toy, again)
+    assert again.card == read_json(tmp_path / "out" / "config.json")
+    assert again.recipe == TOY
+    assert again.task.style == "kruskal"  # type: ignore[attr-defined]
+
+
+def test_loaded_networks_are_ready_for_use(toy: Loaded, tmp_path: Path) -> None:
+    model = load(save(toy, tmp_path)).model
+    assert not model.training
+    assert not any(weight.requires_grad for weight in model.parameters())
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+
+
+def test_half_storage_is_half_the_size_and_near(toy: Loaded, tmp_path: Path) -> None:
+    save(toy, tmp_path / "half", half=True)
+    save(toy, tmp_path / "whole")
+    stored = load_file(tmp_path / "half" / "model.safetensors")
+    assert {value.dtype for value in stored.values()} == {torch.bfloat16}
+    sizes = [sum(t.nbytes for t in load_file(tmp_path / d / "model.safetensors").values()) for d in ("half", "whole")]
+    assert sizes[0] * 2 == sizes[1]
+    again = load(tmp_path / "half")
+    for name, value in toy.model.state_dict().items():
+        loaded = again.model.state_dict()[name]
+        assert loaded.dtype == torch.float32
+        assert torch.equal(loaded, value.bfloat16().float())
+    assert_same_network(again, load(save(again, tmp_path / "again", half=True)))
+
+
+def test_the_card_travels_in_the_weights_too(toy: Loaded, tmp_path: Path) -> None:
+    """A single file is enough."""
+    save(toy, tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "alone.safetensors")
+    assert_same_network(toy, load(tmp_path / "alone.safetensors"))
+
+
+def test_files_can_be_read_by_others(toy: Loaded, tmp_path: Path) -> None:
+    save(toy, tmp_path)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert len(modes) == 1
+    (tmp_path / "plain").touch()
+    assert modes == {stat.S_IMODE((tmp_path / "plain").stat().st_mode)}
+
+
+def test_run_folders_load_their_best_weights(tmp_path: Path) -> None:
+    run = train(TOY, 1, TrainingOptions(folder=str(tmp_path), accelerator="cpu", quiet=True, tensorboard=False))
+    loaded = load(run)
+    best = read_tensors(run / "best.safetensors")[0]
+    assert all(torch.equal(value, best[name]) for name, value in loaded.model.state_dict().items())
+    assert loaded.card["seed"] == 1
+    assert loaded.recipe == TOY
+    assert_same_network(loaded, load(save(loaded, tmp_path / "saved")))
+
+
+def test_a_rebuilt_network_depends_on_its_seed_alone() -> None:
+    first, again, other = (rebuild(TOY, seed)[1].state_dict() for seed in (0, 0, 1))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not any(torch.equal(first[name], other[name]) for name in first)
+
+
+def test_an_unknown_name_offers_the_nearest() -> None:
+    with pytest.raises(UserError, match="did you mean 'mazes'"):
+        load("maze")
+    with pytest.raises(UserError, match=r"choose one of: .*mazes"):
+        load("zzzzzzzz")
+
+
+def test_folders_without_weights(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no weights"):
+        load(tmp_path)
+    with pytest.raises(UserError, match="no folder or file"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="no folder or file"):
+        load("nowhere.safetensors")
+
+
+def test_uploading_without_the_extra_says_what_to_install(
+    toy: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match=r"longthink\[hub\]"):
+        push_to_hub(toy, "someone/toy", tmp_path)
+
+
+def test_shipped_weights_are_small_and_have_cards() -> None:
+    names = {path.stem for path in WEIGHTS.glob("*.safetensors")}
+    assert names == set(shipped())
+    assert {"mazes", "prefix_sums"} <= names
+    assert sum(path.stat().st_size for path in WEIGHTS.iterdir()) < 40e6
+    for name, card in shipped().items():
+        assert card.keys() >= {"recipe", "seed", "updates", "hardware", "minutes"}, name
+        recipe = Recipe.from_json(card["recipe"])
+        assert 0 < card["updates"] <= recipe.updates, name
+        assert card["minutes"] > 0, name
+        assert card["hardware"], name
+        model = load(name).model
+        assert card["parameters"] == sum(weight.numel() for weight in model.parameters()), name
+
+
+@pytest.mark.parametrize(("name", "size", "steps"), [("mazes", 9, 60), ("prefix_sums", 32, 60)])
+def test_shipped_weights_solve_easy_problems(name: str, size: int, steps: int) -> None:
+    loaded = load(name)
+    assert loaded.task.name == name
+    batch = loaded.task.sample(20, size, seed=123)
+    assert bool(loaded.task.check(batch).all())
+    assert accuracy_at(loaded.model, loaded.task, batch, [steps]) == [1.0]
