@@ -8,43 +8,64 @@ thought = lt.think(model, batch.inputs, steps=500, halt=lt.Converged(1e-5))
 print(mazes.score(thought.logits, batch), thought.steps_used)
 """
 
-from collections.abc import Iterable
+from __future__ import annotations
 
-from longthink import recipes as _recipes  # noqa: F401  registers the published recipes
-from longthink.errors import UserError
-from longthink.evaluate import Curve, curve, evaluate
-from longthink.loading import Loaded, load, push_to_hub, save, shipped
-from longthink.models import build, models
-from longthink.tasks import Batch, Task, task, tasks
-from longthink.think import (
-    ACT,
-    Budget,
-    Converged,
-    MaximumConfidence,
-    Moment,
-    Ponder,
-    Thinker,
-    Thought,
-    note,
-    think,
-    unfold,
-    wanted,
-)
-from longthink.training.recipe import Recipe, override, recipes
-from longthink.training.train import TrainingOptions, train
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+if TYPE_CHECKING:
+    from longthink.catalogue import list, recipe
+    from longthink.errors import UserError
+    from longthink.evaluate import Curve, curve, evaluate
+    from longthink.loading import Loaded, load, push_to_hub, save
+    from longthink.models import build
+    from longthink.tasks import Batch, Task, task
+    from longthink.think import (
+        ACT,
+        Budget,
+        Converged,
+        MaximumConfidence,
+        Moment,
+        Ponder,
+        Thinker,
+        Thought,
+        note,
+        think,
+        unfold,
+        wanted,
+    )
+    from longthink.training.recipe import Recipe, override
+    from longthink.training.train import TrainingOptions, train
 
-def list(kind: str) -> "tuple[str, ...]":
-    """The names of what there is: ``list("tasks")``, "models", "recipes" or "weights"."""
-    from longthink.errors import unknown
-
-    kinds: dict[str, Iterable[str]] = {"tasks": tasks, "models": models, "recipes": recipes, "weights": shipped()}
-    if kind not in kinds:
-        raise unknown("list", kind, kinds)
-    return tuple(kinds[kind])
-
+_HOMES = {
+    "longthink.catalogue": ("list", "recipe"),
+    "longthink.errors": ("UserError",),
+    "longthink.evaluate": ("Curve", "curve", "evaluate"),
+    "longthink.loading": ("Loaded", "load", "push_to_hub", "save"),
+    "longthink.models": ("build",),
+    "longthink.tasks": ("Batch", "Task", "task"),
+    "longthink.think": (
+        "ACT",
+        "Budget",
+        "Converged",
+        "MaximumConfidence",
+        "Moment",
+        "Ponder",
+        "Thinker",
+        "Thought",
+        "note",
+        "think",
+        "unfold",
+        "wanted",
+    ),
+    "longthink.training.recipe": ("Recipe", "override"),
+    "longthink.training.train": ("TrainingOptions", "train"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "ACT",
@@ -67,16 +88,39 @@ __all__ = [
     "evaluate",
     "list",
     "load",
-    "models",
     "note",
     "override",
     "push_to_hub",
-    "recipes",
+    "recipe",
     "save",
     "task",
-    "tasks",
     "think",
     "train",
     "unfold",
     "wanted",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: `longthink --help` need not wait for torch."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'longthink' has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> Any:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """Importing longthink/think.py would put the module where people expect the function; likewise evaluate."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, ModuleType) and _HOME_OF.get(name) == value.__name__:
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,12 +16,7 @@ import typer
 from longthink.errors import UserError, unknown
 
 if TYPE_CHECKING:
-    import torch
-    from rich.console import Console, RenderableType
-    from rich.text import Text
-
     import longthink as lt
-    from longthink.solving import Solution
 
 app = typer.Typer(
     help="Train on easy problems, think longer, solve hard ones.",
@@ -123,6 +116,8 @@ def solve(
     text = _standard_input() if problem == "-" else problem
     batch = solving.pose(loaded, text, size=size, seed=seed or 0, style=style)
     budget = solving.default_steps(loaded, batch) if steps is None else steps
+    from longthink.terminal import Watching, report
+
     with Watching(loaded.task, batch, budget, quiet=as_json) as watching:
         solution = solving.solve(
             loaded, batch, budget, weights=name, until_rest=not all_steps, on_step=[watching.on_step]
@@ -160,7 +155,7 @@ def train(
     _at_least(1, devices=devices)
     if seconds is not None and not seconds > 0:
         raise UserError(f"--seconds must be above 0, not {seconds:g}.")
-    chosen = lt.override(lt.recipes[recipe], settings or [])
+    chosen = lt.override(lt.recipe(recipe), settings or [])
     options = lt.TrainingOptions(
         folder=folder,
         accelerator=accelerator,
@@ -231,10 +226,14 @@ def evaluate(
     if out is not None:
         write_json(out, document)
     if plot is not None:
+        from longthink.plots import accuracy_plot
+
         solving.save_figure(accuracy_plot(document), plot)
     if as_json:
         print(json.dumps(document))
         return
+    from longthink.terminal import print_table
+
     columns = ("peak", "at step", "final", "most confident", "steps to solve", "n")
     rows = [_summary(curve) for curve in document["curves"]]
     print_table((loaded.task.unit, *columns), rows, f"{weights}: solved within {steps} steps")
@@ -243,9 +242,58 @@ def evaluate(
             print(f"written  {path}")
 
 
+@app.command()
+def study(
+    name: Annotated[str, typer.Argument(metavar="STUDY", help="Its name; longthink list studies shows them.")],
+    seeds: Annotated[str, typer.Option(help="A,B,..: which seeds to train and test.")] = "0",
+    rows: Annotated[list[str] | None, typer.Option("--row", help="Only this row; repeat it.")] = None,
+    results: Annotated[Path, typer.Option(help="Where results are kept.")] = Path("results"),
+    folder: Annotated[str, typer.Option(help="Where runs are kept.")] = "runs",
+    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value for every row's recipe.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Stop each training after this time.")] = None,
+    report: Annotated[bool, typer.Option("--report", help="Only make table and pictures from stored results.")] = False,
+) -> None:
+    """Run a published table: train and test its rows, and write it with ours beside it."""
+    import longthink as lt
+    from longthink import studies
+
+    chosen = studies.studies[name]
+    if not report:
+        options = lt.TrainingOptions(folder=folder, seconds=seconds)
+        studies.run(chosen, _numbers("seeds", seeds), rows or (), results, options, settings or ())
+    print(studies.report(chosen, results))
+
+
+@app.command()
+def bench(
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="deepthinking: one training update on mazes.")],
+    batch: Annotated[str, typer.Option(help="A,B,..: batch sizes.")] = "50,200",
+    width: Annotated[int, typer.Option(help="Channels of the network.")] = 128,
+    out: Annotated[Path | None, typer.Option(help="A folder for <hardware>.json.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Time what is slow and true beside what is fast, in one run."""
+    from longthink.bench import deepthinking
+    from longthink.terminal import print_table
+
+    if what != "deepthinking":
+        raise unknown("benchmark", what, ("deepthinking",))
+    found = deepthinking.measure(_numbers("batch", batch), width)
+    if out is not None:
+        deepthinking.save(found, out)
+    if as_json:
+        print(json.dumps(found))
+        return
+    rows = [
+        [r["path"], str(r["batch"]), f"{r['milliseconds']:.1f}", f"{r['samples_per_second']:.0f}"]
+        for r in found["rows"]
+    ]
+    print_table(("path", "batch", "ms", "samples/s"), rows, f"{found['benchmark']} ({found['hardware']})")
+
+
 @app.command("list")
 def show_list(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="tasks, models, recipes or weights.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="tasks, models, recipes, weights or studies.")],
     as_json: Json = False,
 ) -> None:
     """List what there is."""
@@ -254,6 +302,7 @@ def show_list(
         "models": _models,
         "recipes": _recipes,
         "weights": _weights,
+        "studies": _studies,
     }
     if kind not in kinds:
         raise unknown("list", kind, kinds)
@@ -261,6 +310,8 @@ def show_list(
     if as_json:
         print(json.dumps(rows))
         return
+    from longthink.terminal import print_table
+
     texts = [[_cell(value) for value in row.values()] for row in rows]
     print_table(list(rows[0]) if rows else ["name"], texts)
 
@@ -278,20 +329,20 @@ def _tasks() -> list[dict[str, Any]]:
             "weights": "shipped" if name in ready else "train them",
             "what it is": _first_line(sys.modules[type(lt.task(name)).__module__]),
         }
-        for name in lt.tasks
+        for name in lt.list("tasks")
     ]
 
 
 def _models() -> list[dict[str, Any]]:
-    import longthink as lt
+    from longthink.models import models
 
-    return [{"name": name, "what it is": _first_line(sys.modules[lt.models[name].__module__])} for name in lt.models]
+    return [{"name": name, "what it is": _first_line(models[name])} for name in models]
 
 
 def _recipes() -> list[dict[str, Any]]:
     import longthink as lt
 
-    chosen = [lt.recipes[name] for name in lt.recipes]
+    chosen = [lt.recipe(name) for name in lt.list("recipes")]
     return [
         {
             "name": r.name,
@@ -305,6 +356,13 @@ def _recipes() -> list[dict[str, Any]]:
         }
         for r in chosen
     ]
+
+
+def _studies() -> list[dict[str, Any]]:
+    from longthink.studies import studies
+
+    found = [studies[name] for name in studies]
+    return [{"name": s.name, "title": s.title, "published": s.source, "rows": len(s.rows)} for s in found]
 
 
 def _weights() -> list[dict[str, Any]]:
@@ -327,229 +385,6 @@ def _weights() -> list[dict[str, Any]]:
         }
         for name, card in shipped().items()
     ]
-
-
-class Watching:
-    """Shows a network think: a drawing or a line that changes on a terminal, plain lines now and then elsewhere."""
-
-    def __init__(
-        self, task: lt.Task, batch: lt.Batch, budget: int, quiet: bool = False, console: Console | None = None
-    ) -> None:
-        from rich.console import Console as Screen
-        from rich.live import Live
-
-        self.task, self.batch, self.budget = task, batch, budget
-        self.console = console or Screen(stderr=True)
-        self.live: Live | None = None
-        self.quiet = quiet
-        if not quiet and self.console.is_terminal and not self.console.is_dumb_terminal:
-            self.live = Live(console=self.console, auto_refresh=False, transient=True)
-        self.interval = 0.12 if self.live else 2.0
-        self._shown = time.monotonic() if self.live is None else 0.0
-
-    def __enter__(self) -> Watching:
-        if self.live:
-            self.live.start()
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.live:
-            self.live.stop()
-
-    def on_step(self, moment: lt.Moment) -> None:
-        """Reads the answer only when it is time to show it."""
-        if self.quiet or time.monotonic() - self._shown < self.interval:
-            return
-        from longthink.think import confidence
-
-        logits = moment.logits.cpu()
-        sure = float(confidence(logits, self.batch.mask))
-        line = f"step {moment.count} of at most {self.budget}   change {float(moment.change):.1e}"
-        line += f"   confidence {sure:.1%}"
-        if self.live:
-            self.live.update(self._drawing(logits, line), refresh=True)
-        else:
-            print(line, file=sys.stderr, flush=True)
-            self.interval = min(30.0, 1.5 * self.interval)  # a long thought must not fill a log
-        self._shown = time.monotonic()
-
-    def _drawing(self, logits: torch.Tensor, line: str) -> RenderableType:
-        from rich.console import Group
-        from rich.text import Text
-
-        drawing = sketch(self.task, self.batch, logits, self.console)
-        fits = drawing is not None and len(drawing.split("\n")) < self.console.height - 2
-        return Group(drawing, Text(line, "dim")) if drawing is not None and fits else Text(line)
-
-
-def sketch(task: lt.Task, batch: lt.Batch, logits: torch.Tensor | None, console: Console) -> Text | None:
-    """An answer (without logits: the true one) in coloured characters; None where the terminal cannot show it."""
-    draw = {"mazes": _sketch_maze, "prefix_sums": _sketch_bits, "sudoku": _sketch_sudoku}.get(task.name)
-    if draw is None or console.color_system is None or console.no_color or not console.encoding.startswith("utf"):
-        return None
-    import torch
-
-    if logits is None:
-        classes = torch.nn.functional.one_hot(batch.targets, task.shape["classes"]).movedim(-1, 1)
-        return draw(batch, classes[0].float(), console.width)
-    return draw(batch, logits.float().softmax(1)[0], console.width)
-
-
-def _sketch_maze(batch: lt.Batch, likely: torch.Tensor, width: int) -> Text | None:
-    """Half blocks: a character shows two cells, the upper one in its colour, the lower one in its background."""
-    import torch
-    from rich.text import Text
-
-    picture = batch.inputs[0, :, 3:-3:2, 3:-3:2]  # a pixel of each cell
-    if picture.shape[2] + 2 > width:
-        return None
-    path = _cell_means(likely[1])
-    shades = torch.stack([255 - path * (255 - full) for full in (37, 99, 235)])
-    walls, start, goal = (picture == 0).all(0), picture[0] < picture[1], picture[0] > picture[1]
-    for where, colour in ((walls, (30, 41, 59)), (start, (22, 163, 74)), (goal, (220, 38, 38))):
-        shades[:, where] = torch.tensor(colour, dtype=shades.dtype)[:, None]
-    framed = torch.empty(3, shades.shape[1] + 3, shades.shape[2] + 2)
-    framed[:] = torch.tensor((30.0, 41.0, 59.0))[:, None, None]
-    framed[:, 1:-2, 1:-1] = shades
-    rows = framed.round().int().permute(1, 2, 0).tolist()
-    text = Text(no_wrap=True)
-    for upper, lower in zip(rows[::2], rows[1::2], strict=True):
-        for above, below in zip(upper, lower, strict=True):
-            text.append("▀", f"rgb({above[0]},{above[1]},{above[2]}) on rgb({below[0]},{below[1]},{below[2]})")
-        text.append("\n")
-    text.rstrip()
-    return text
-
-
-def _cell_means(pixels: torch.Tensor) -> torch.Tensor:
-    inner = pixels[3:-3, 3:-3]
-    return inner.unflatten(0, (-1, 2)).unflatten(2, (-1, 2)).mean((1, 3))
-
-
-def _sketch_bits(batch: lt.Batch, likely: torch.Tensor, width: int) -> Text | None:
-    """Pairs of lines: the problem's bits, and below them the answer's: the brighter the surer, red where wrong."""
-    from rich.text import Text
-
-    bits, truth = (batch.inputs[0, 0] > 0).tolist(), batch.targets[0].tolist()
-    ones = likely[1].tolist()
-    text = Text(no_wrap=True)
-    for start in range(0, len(bits), width):
-        text.append("".join("01"[bit] for bit in bits[start : start + width]) + "\n", "bright_black")
-        for p, true in zip(ones[start : start + width], truth[start : start + width], strict=True):
-            text.append("1" if p > 0.5 else "0", _ink(2 * abs(p - 0.5), (p > 0.5) == true))
-        text.append("\n")
-    text.rstrip()
-    return text
-
-
-def _sketch_sudoku(batch: lt.Batch, likely: torch.Tensor, width: int) -> Text | None:
-    """Givens in bold; a digit appears when it is likelier than all others together, in red where it is wrong."""
-    from rich.text import Text
-
-    givens, truth = batch.inputs[0].argmax(0).tolist(), batch.targets[0].tolist()
-    chance, digits = (part.tolist() for part in likely.max(0))
-    text = Text(no_wrap=True)
-    for row in range(9):
-        if row in (3, 6):
-            text.append("──────┼───────┼──────\n", "bright_black")
-        for column in range(9):
-            if column in (3, 6):
-                text.append("│ ", "bright_black")
-            given, p = givens[row][column], chance[row][column]
-            if given:
-                text.append(f"{given} ", "bold")
-            else:
-                digit = digits[row][column]
-                text.append(f"{digit + 1} " if p > 0.5 else "· ", _ink(2 * (p - 0.5), digit == truth[row][column]))
-        text.append("\n")
-    text.rstrip()
-    return text
-
-
-def _ink(sure: float, right: bool) -> str:
-    """From grey to amber, or to red where the answer is wrong, in 16 shades."""
-    part = round(15 * min(1.0, max(0.0, sure))) / 15
-    full = (251, 191, 36) if right else (239, 68, 68)
-    red, green, blue = (round(low + part * (high - low)) for low, high in zip((75, 85, 99), full, strict=True))
-    return f"rgb({red},{green},{blue})"
-
-
-def report(solution: Solution) -> None:
-    """The answer, the truth, whether they agree, and what it took."""
-    from rich.columns import Columns
-    from rich.console import Console, Group
-    from rich.text import Text
-
-    console = Console()
-    drawings = []
-    if console.is_terminal:
-        for label, logits in (("answer", solution.logits), ("truth", None)):
-            drawing = sketch(solution.task, solution.batch, logits, console)
-            if drawing is not None and (label == "answer" or solution.solved is False):
-                drawings.append(Group(Text(label, "bold"), drawing, ""))
-    if drawings:
-        console.print(Columns(drawings, padding=(0, 4)) if len(drawings) > 1 else drawings[0])
-    else:
-        if "\n" not in solution.problem:  # a maze is part of its answer
-            print(f"problem  {solution.problem}")
-        truth = "the same" if solution.truth == solution.answer else solution.truth or "not known"
-        for label, text in (("answer", solution.answer), ("truth", truth)):
-            print(f"{label}\n{text}" if "\n" in text else f"{label:<9}{text}")
-    verdict = {True: "yes", False: "no", None: "not known"}[solution.solved]
-    colour = {True: "bold green", False: "bold red", None: "bold"}[solution.solved]
-    console.print(Text.assemble("solved   ", (verdict, colour)))
-    rest = "the state is at rest" if solution.at_rest else "not at rest yet: more --steps may change the answer"
-    print(f"steps    {solution.steps} ({rest})")
-    print(f"seconds  {solution.seconds:.1f}")
-
-
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)  # files and pipes have no width that lines must be folded at
-    table = Table(
-        title=title, box=SIMPLE_HEAD, show_edge=False, title_justify="left", title_style="bold", header_style="bold"
-    )
-    for column, values in zip(columns, zip(*rows, strict=True), strict=True):
-        numeric = all(value[:1].isdigit() or value in ("", "-") for value in values)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-
-
-def accuracy_plot(document: dict[str, Any]) -> Any:
-    """Accuracy over steps, a curve a difficulty, with the steps of training shaded (as the published Figure 5.3)."""
-    from matplotlib import colormaps
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    curves, trained = document["curves"], document["trained"]
-    figure = Figure(figsize=(6.4, 3.6), dpi=160, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.axvspan(0, trained["steps"], color="#e2e8f0", lw=0, zorder=0)
-    for i, curve in enumerate(curves):
-        colour = colormaps["viridis"](0.9 * i / max(1, len(curves) - 1))
-        percent = [100 * a for a in curve["accuracy"]]
-        axes.plot(curve["steps"], percent, color=colour, lw=1.8, label=str(curve["difficulty"]), clip_on=False)
-    last = max(curve["final_step"] for curve in curves)
-    axes.set(xlim=(0, last), ylim=(0, 100), xlabel="steps of thinking", ylabel="problems solved (%)")
-    sizes = ", ".join(map(str, trained["difficulty"]))
-    axes.set_title(
-        f"{document['weights']}: trained on {sizes} {document['unit']} with {trained['steps']} steps (shaded)",
-        size=10,
-        loc="left",
-    )
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#e2e8f0", lw=0.6)
-    axes.set_axisbelow(True)
-    figure.legend(title=document["unit"], loc="outside right upper", frameon=False, fontsize=9, title_fontsize=9)
-    return figure
 
 
 def _curves(
@@ -618,8 +453,8 @@ def _cell(value: Any) -> str:
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _first_line(module: Any) -> str:
-    return (module.__doc__ or "").strip().split("\n", 1)[0].rstrip(".:")
+def _first_line(thing: Any) -> str:
+    return (thing.__doc__ or "").strip().split("\n", 1)[0].rstrip(".:")
 
 
 def _at_least(low: int, **options: int) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 
-from longthink.cli import Watching, report
 from longthink.errors import UserError
 from longthink.loading import shipped
 from longthink.solving import (
@@ -26,6 +25,7 @@ from longthink.solving import (
     solve,
     thinking_picture,
 )
+from longthink.terminal import Watching, report
 
 SIZES = {"prefix_sums": 512, "mazes": 33, "sudoku": 30}
 _FILES = {"prefix_sums": "prefix_sums", "mazes": "maze", "sudoku": "sudoku"}
@@ -71,6 +71,6 @@ def main(args: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # Half as fast as two threads on an idle machine, but four times as fast on a busy one, where they wait for each other.
+    # Two threads are twice as fast on an idle machine, but several times slower on a busy one, waiting for each other.
     torch.set_num_threads(1)
     sys.exit(main())

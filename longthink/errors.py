@@ -14,5 +14,6 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(names)}."
+    few = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {few}."
     return UserError(f"There is no {kind} named {name!r}; {hint}")

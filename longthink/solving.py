@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -75,7 +74,7 @@ class Solution:
 
     @property
     def problem(self) -> str:
-        return describe(self.task, self.batch)
+        return self.task.text(self.batch)
 
     @property
     def answer(self) -> str:
@@ -223,31 +222,6 @@ class Album:
                 break
             first = step
         return first
-
-
-def describe(problem: Task, batch: Batch) -> str:
-    """The problem as text that the task's ``parse`` reads."""
-    if hasattr(problem, "text"):
-        return problem.text(batch)
-    picture = batch.inputs[0]
-    if problem.name == "prefix_sums":
-        return "".join("1" if bit > 0 else "0" for bit in picture[0].tolist())
-    if problem.name == "sudoku":
-        return "".join(map(str, picture.argmax(0).flatten().tolist())).replace("0", ".")
-    if problem.name == "chess":
-        return _fen(picture, bool(batch.info["black"][0]))
-    return problem.show(torch.zeros_like(batch.targets[0]), batch)
-
-
-def _fen(planes: Tensor, black: bool) -> str:
-    """The position that the network sees; it knows nothing of castling, en passant and the number of moves."""
-    letters = "kqbnrpKQBNRP" if black else "KQBNRPkqbnrp"
-    board = planes.permute(1, 2, 0)  # row 0 is the mover's back rank; a FEN begins with rank 8
-    ranks = []
-    for row in board if black else board.flip(0):
-        rank = "".join(letters[int(place.argmax())] if bool(place.any()) else "." for place in row)
-        ranks.append(re.sub(r"\.+", lambda blanks: str(len(blanks[0])), rank))
-    return f"{'/'.join(ranks)} {'b' if black else 'w'} - - 0 1"
 
 
 def finite(number: float) -> float | None:

@@ -230,10 +230,17 @@ def test_evaluate_uses_test_problems_of_each_difficulty(model: DeepThinking) -> 
     assert torch.equal(curves[1].confidence, again.confidence)
 
 
-@pytest.mark.parametrize(("steps", "gap"), [(5, 2), (0, 1), (2, 3)])
+@pytest.mark.parametrize(("steps", "gap"), [(5, 2), (-1, 1), (2, 3)])
 def test_steps_that_cannot_be_read_get_one_sentence(model: DeepThinking, batch: Batch, steps: int, gap: int) -> None:
     with pytest.raises(UserError, match="multiple of read_every"):
         curve(model, task("prefix_sums"), batch, steps, read_every=gap)
+
+
+def test_no_steps_is_the_answer_of_the_start(model: DeepThinking, batch: Batch) -> None:
+    still = curve(model, task("prefix_sums"), batch, 0)
+    assert still.steps.tolist() == [0]
+    logits = think(model, batch.inputs, 0).logits
+    assert still.accuracy.item() == task("prefix_sums").score(logits, batch).double().mean().item()
 
 
 def test_no_samples_get_one_sentence(model: DeepThinking) -> None:

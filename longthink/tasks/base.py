@@ -87,6 +87,9 @@ class Task(Protocol):
     def parse(self, text: str) -> Batch:
         """A batch of one problem from what a person typed, with its true answer."""
 
+    def text(self, batch: Batch, index: int = 0) -> str:
+        """The problem as a person would type it, for ``parse``."""
+
     def show(self, classes: Tensor, batch: Batch, index: int = 0) -> str:
         """An answer (classes, as ``batch.targets[index]``) as text a person can read."""
 

@@ -6,6 +6,7 @@ The puzzles come from Lichess: https://database.lichess.org, lichess_db_puzzle.c
 from __future__ import annotations
 
 import csv
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -126,6 +127,17 @@ class Chess:
                 "truth_known": torch.tensor([False]),
             },
         )
+
+    def text(self, batch: Batch, index: int = 0) -> str:
+        """The position that the network sees; it knows nothing of castling, en passant and the number of moves."""
+        black = bool(batch.info["black"][index])
+        letters = "kqbnrpKQBNRP" if black else "KQBNRPkqbnrp"
+        board = batch.inputs[index].permute(1, 2, 0)  # row 0 is the mover's back rank; a FEN begins with rank 8
+        ranks = []
+        for row in board if black else board.flip(0):
+            rank = "".join(letters[int(place.argmax())] if bool(place.any()) else "." for place in row)
+            ranks.append(re.sub(r"\.+", lambda blanks: str(len(blanks[0])), rank))
+        return f"{'/'.join(ranks)} {'b' if black else 'w'} - - 0 1"
 
     def show(self, classes: Tensor, batch: Batch, index: int = 0) -> str:
         """The move on the real board, as e2e4; the square with a piece of the mover comes first."""

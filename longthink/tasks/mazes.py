@@ -166,6 +166,9 @@ class Mazes:
             raise UserError("No path leads from S to G in this maze; open a wall between them.")
         return self._batch(len(free), *arrays)
 
+    def text(self, batch: Batch, index: int = 0) -> str:
+        return self.show(torch.zeros_like(batch.targets[index]), batch, index)
+
     def show(self, classes: Tensor, batch: Batch, index: int = 0) -> str:
         """The maze as ``parse`` reads it, with * on the path (+ where only a part of a cell is marked)."""
         picture = batch.inputs[index : index + 1].cpu()

@@ -64,6 +64,9 @@ class PrefixSums:
         bits = np.frombuffer(digits.encode(), np.uint8)[None] - ord("0")
         return self._batch(bits, np.bitwise_xor.accumulate(bits, axis=1))
 
+    def text(self, batch: Batch, index: int = 0) -> str:
+        return "".join("1" if bit > 0 else "0" for bit in batch.inputs[index, 0].tolist())
+
     def show(self, classes: Tensor, batch: Batch, index: int = 0) -> str:
         return "".join(map(str, classes.tolist()))
 

@@ -85,6 +85,9 @@ class Sudoku:
             raise UserError(_complaint(puzzle[0], counts[0]))
         return _batch(puzzle, solutions)
 
+    def text(self, batch: Batch, index: int = 0) -> str:
+        return "".join(map(str, batch.inputs[index].argmax(0).flatten().tolist())).replace("0", ".")
+
     def show(self, classes: Tensor, batch: Batch, index: int = 0) -> str:
         rows = ["".join(map(str, row)) for row in (classes + 1).tolist()]
         return "\n".join(f"{row[:3]} {row[3:6]} {row[6:]}" for row in rows)

@@ -93,7 +93,7 @@ def _fabric(options: TrainingOptions, strategy: str | DDPStrategy) -> Fabric:
     try:
         return Fabric(accelerator=accelerator, devices=options.devices, precision=precision, strategy=strategy)
     except (ValueError, RuntimeError) as error:
-        raise UserError(f"This machine cannot train so: {error}.") from None
+        raise UserError(f"This machine cannot train so: {str(error).rstrip(chr(46))}.") from None
 
 
 def _train_here(fabric: Fabric, recipe: Recipe, seed: int, options: TrainingOptions) -> None:

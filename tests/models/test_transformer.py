@@ -209,13 +209,13 @@ def test_distinct_layers_are_a_flag() -> None:
         think(model, torch.ones(1, 2, dtype=torch.long), 4)
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("variant", ["graves", "universal"])
 def test_adaptive_time_follows_the_definition(variant: str) -> None:
     """Against Eq. D.1-D.5 (and the published listing of the other variant) written out for one column at a time."""
     torch.manual_seed(0)
     act = AdaptiveTime(4, variant)
-    with torch.no_grad():
-        act.halt.weight.mul_(3)
+    act.halt.weight.mul_(3)
     states = torch.randn(7, 2, 3, 4)  # step 0 is the start
     gathered = act.start(states[0])
     for t in range(1, 7):
@@ -223,7 +223,10 @@ def test_adaptive_time_follows_the_definition(variant: str) -> None:
     output = act.output(gathered, states[-1])
     for b in range(2):
         for i in range(3):
-            p = [float(act.halt(states[t if variant == "graves" else t - 1, b, i]).sigmoid()) for t in range(1, 7)]
+            p = [
+                float(act.halt(states[t if variant == "graves" else t - 1, b, i]).sigmoid().detach())
+                for t in range(1, 7)
+            ]
             total, o, remainder, used = 0.0, torch.zeros(4), 0.0, 0
             for t, q in enumerate(p, 1):
                 h = states[t, b, i]

@@ -130,7 +130,7 @@ def test_corrupt_labels_are_found(lichess: Chess) -> None:
 def test_samples_are_pure_and_splits_disjoint(lichess: Chess) -> None:
     seen: dict[str, set[bytes]] = {}
     for split in SPLITS:
-        few, many = lichess.sample(3, 4, 7, split), lichess.sample(60, 4, 7, split)
+        few, many = lichess.sample(3, 4, 7, split), lichess.sample(100, 4, 7, split)
         assert torch.equal(few.inputs, many.inputs[:3])
         assert torch.equal(few.targets, many.targets[:3])
         assert ((many.info["rank"] >= 300) & (many.info["rank"] < 400)).all()
