@@ -266,29 +266,32 @@ def study(
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="deepthinking: one training update on mazes.")],
-    batch: Annotated[str, typer.Option(help="A,B,..: batch sizes.")] = "50,200",
-    width: Annotated[int, typer.Option(help="Channels of the network.")] = 128,
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="deepthinking or router: one training update.")],
     out: Annotated[Path | None, typer.Option(help="A folder for <hardware>.json.")] = None,
     as_json: Json = False,
 ) -> None:
     """Time what is slow and true beside what is fast, in one run."""
-    from longthink.bench import deepthinking
+    from longthink.bench import deepthinking, router, timing
     from longthink.terminal import print_table
 
-    if what != "deepthinking":
-        raise unknown("benchmark", what, ("deepthinking",))
-    found = deepthinking.measure(_numbers("batch", batch), width)
+    gpu = timing.device() == "cuda"
+    measures: dict[str, Callable[[], dict[str, Any]]] = {
+        # On a CPU just enough to see that it runs.
+        "deepthinking": lambda: deepthinking.measure(
+            (50, 200, 400) if gpu else (4,), 128 if gpu else 16, 10 if gpu else 3
+        ),
+        "router": lambda: router.measure(512 if gpu else 4, 10 if gpu else 3),
+    }
+    if what not in measures:
+        raise unknown("benchmark", what, measures)
+    found = measures[what]()
     if out is not None:
-        deepthinking.save(found, out)
+        timing.save(what, found, out)
     if as_json:
         print(json.dumps(found))
         return
-    rows = [
-        [r["path"], str(r["batch"]), f"{r['milliseconds']:.1f}", f"{r['samples_per_second']:.0f}"]
-        for r in found["rows"]
-    ]
-    print_table(("path", "batch", "ms", "samples/s"), rows, f"{found['benchmark']} ({found['hardware']})")
+    rows = [[_cell(value) for value in row.values()] for row in found["rows"]]
+    print_table(list(found["rows"][0]), rows, f"{found['benchmark']} ({found['hardware']})")
 
 
 @app.command("list")

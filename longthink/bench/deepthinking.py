@@ -6,22 +6,17 @@ every step, computes the first n steps of the progressive term again, and works 
 
 from __future__ import annotations
 
-import json
-import platform
-import statistics
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from longthink.bench.timing import device, median_seconds, surroundings
 from longthink.models.deepthinking import Context, DeepThinking
 from longthink.tasks import Batch, task
 from longthink.think import ThinkingModule, detach, think
-from longthink.training.files import write_json
 from longthink.training.losses import Objective, Plan, cross_entropy
 
 TYPICAL = Plan(n=14, k=8, m=30, alpha=0.01)
@@ -56,69 +51,43 @@ def naive_loss(model: DeepThinking, batch: Batch, plan: Plan) -> Tensor:
 
 def measure(batch_sizes: tuple[int, ...], width: int = 128, repeats: int = 10, compiled: bool = True) -> dict[str, Any]:
     """Milliseconds an update and samples a second of each path at each batch size."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    here = device()
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     rows = []
     for size in batch_sizes:
-        batch = task("mazes").sample(size, 9, 0, "train").to(device)
+        batch = task("mazes").sample(size, 9, 0, "train").to(here)
         for name in ("naive", "fast", "compiled") if compiled else ("naive", "fast"):
-            run = _update(name, width, batch, device)
-            seconds = _median_seconds(run, repeats, device)
+            run = _update(name, width, batch, here)
+            seconds = median_seconds(run, repeats)
             rate = size / seconds
             rows.append({"path": name, "batch": size, "milliseconds": 1e3 * seconds, "samples_per_second": rate})
     return {
         "benchmark": "one training update on 9x9 mazes",
         "width": width,
         "plan": TYPICAL._asdict(),
-        "repeats": repeats,
-        "statistic": "median",
-        "hardware": torch.cuda.get_device_name() if device == "cuda" else platform.machine() + " CPU",
-        "torch": torch.__version__,
-        "precision": {"naive": "TF32", "fast": "bfloat16", "compiled": "bfloat16"} if device == "cuda" else "float32",
+        **surroundings(repeats),
+        "precision": {"naive": "TF32", "fast": "bfloat16", "compiled": "bfloat16"} if here == "cuda" else "float32",
         "rows": rows,
     }
 
 
-def save(result: dict[str, Any], folder: Path) -> Path:
-    """Into ``<folder>/<hardware>.json``, beside the other benchmarks of this machine."""
-    path = folder / (result["hardware"].lower().replace(" ", "-") + ".json")
-    known = json.loads(path.read_text()) if path.exists() else {}
-    write_json(path, {**known, "deepthinking": result})
-    return path
-
-
-def _update(name: str, width: int, batch: Batch, device: str) -> Callable[[], None]:
+def _update(name: str, width: int, batch: Batch, here: str) -> Callable[[], None]:
     torch.manual_seed(0)
     fast = name != "naive"
-    model = (DeepThinking if fast else NaiveDeepThinking)(width=width).to(device)
+    model = (DeepThinking if fast else NaiveDeepThinking)(width=width).to(here)
     if fast:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if name == "compiled":
         model.step = torch.compile(model.step, dynamic=False)  # type: ignore[method-assign]
     objective = Objective(cast(ThinkingModule, model))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=fast and device == "cuda")
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=fast and here == "cuda")
 
     def update() -> None:
         optimizer.zero_grad()
-        with torch.autocast(device, torch.bfloat16, enabled=fast and device == "cuda"):
+        with torch.autocast(here, torch.bfloat16, enabled=fast and here == "cuda"):
             loss = objective(batch, TYPICAL)["loss"] if fast else naive_loss(model, batch, TYPICAL)
         loss.backward()
         optimizer.step()
 
     return update
-
-
-def _median_seconds(run: Callable[[], None], repeats: int, device: str) -> float:
-    for _ in range(3 if device == "cuda" else 1):
-        run()
-    times = []
-    for _ in range(repeats):
-        if device == "cuda":
-            torch.cuda.synchronize()
-        began = time.perf_counter()
-        run()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times)

@@ -1,0 +1,72 @@
+"""One training update of the Neural Data Router at the published sizes: the plain path beside the fast one.
+
+The plain path runs in float32 with PyTorch's own operations; the fast one in bfloat16 with the Triton kernel, its
+update captured in a graph, and compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from longthink.bench.timing import device, median_seconds, surroundings
+from longthink.models import build
+from longthink.ops.geometric.plain import plain_weights
+from longthink.tasks import Batch
+from longthink.training.graphs import GraphedObjective
+from longthink.training.losses import Objective, Plan
+
+SIZES: dict[str, dict[str, Any]] = {
+    "ctl": {"length": 10, "steps": 14, "model": {"width": 256, "hidden": 512, "heads": 1, "dropout": 0.5}},
+    "listops": {"length": 48, "steps": 20, "model": {"width": 512, "hidden": 1024, "heads": 16, "dropout": 0.1}},
+}
+"""Lengths without the begin and end tokens: the public code was timed at 12 and 50."""
+PATHS = ("plain", "kernel", "graph", "compiled graph")
+
+
+def measure(batch: int = 512, repeats: int = 10, only: tuple[str, ...] = PATHS) -> dict[str, Any]:
+    """Milliseconds and peak memory of a forward and backward pass."""
+    rows = []
+    for name, size in SIZES.items():
+        for path in only if device() == "cuda" else ("plain",):
+            run = _update(path, batch, **size)
+            if device() == "cuda":
+                torch.cuda.reset_peak_memory_stats()
+            seconds = median_seconds(run, repeats)
+            memory = torch.cuda.max_memory_allocated() / 2**30 if device() == "cuda" else None
+            rows.append(
+                {"size": name, "path": path, "batch": batch, "milliseconds": 1e3 * seconds, "gigabytes": memory}
+            )
+            del run
+            if device() == "cuda":
+                torch.cuda.empty_cache()
+    return {"benchmark": "one training update of the router", **surroundings(repeats), "rows": rows}
+
+
+def _update(path: str, batch: int, length: int, steps: int, model: dict[str, Any]) -> Callable[[], Any]:
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")
+    net = build("router", vocabulary=18, classes=10, **model).to(device()).train()
+    tokens = torch.randint(1, 18, (batch, length), device=device())
+    problems = Batch(tokens, torch.randint(0, 10, (batch,), device=device()))
+    plan = Plan(0, 1, steps, 0.0)
+    if path == "compiled graph":
+        net.step = torch.compile(net.step, dynamic=False)  # type: ignore[method-assign]
+    objective = Objective(net)
+    if "graph" in path:
+        graphed = GraphedObjective(objective, half=True)
+        return lambda: graphed.backward(problems, plan)
+
+    def update() -> None:
+        net.zero_grad()
+        with torch.autocast(device(), torch.bfloat16, enabled=path == "kernel"):
+            objective(problems, plan)["loss"].backward()
+
+    def plain() -> None:
+        with patch("longthink.layers.attention.geometric_weights", plain_weights):
+            update()
+
+    return plain if path == "plain" else update
