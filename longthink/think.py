@@ -12,6 +12,7 @@ States and contexts are any nesting of tuples, lists, dicts and named tuples who
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -134,11 +135,8 @@ def unfold(
     while steps is None or count < steps:
         count += 1
         taken: dict[str, Tensor | None] = dict.fromkeys(wanted_notes)
-        token = _notes.set(taken)
-        try:
+        with _taking(taken):
             new = model.step(state, context)
-        finally:
-            _notes.reset(token)
         moment = Moment(model, count, new, state if keep_previous else None, context, taken)
         yield moment
         state, context = moment.state, moment.context
@@ -159,14 +157,18 @@ def think(
 
     ``watch`` names what to keep: "logits", "change", "confidence", "state", whatever the model notes ("attention",
     "gate", ...), or a mapping of names to functions of a ``Moment``. Nothing else is stored. ``halt`` stops samples one
-    by one; those that stopped leave the batch, and their trace repeats its last entry. ``state`` continues an earlier
-    thought, ``context`` saves looking again; with ``read=False`` nobody needs the last logits, and none are made.
+    by one; those that stopped leave the batch, and their trace repeats its last entry. What a model that reads a
+    sequence notes in its ``start``, [batch, time, ...], comes before what its steps note. ``state`` continues an
+    earlier thought, ``context`` saves looking again; with ``read=False`` nobody needs the last logits, and none are
+    made.
     """
     watchers = dict(watch) if isinstance(watch, Mapping) else {name: _watcher(name) for name in watch}
     noted = [name for name in watchers if not isinstance(watch, Mapping) and name not in _BUILT_IN]
     keep_previous = halt is not None or "change" in watchers or isinstance(watch, Mapping)
-    context = model.look(x) if context is None else context
-    state = model.start(context) if state is None else state
+    beginning: dict[str, Tensor | None] = dict.fromkeys(noted)
+    with _taking(beginning):
+        context = model.look(x) if context is None else context
+        state = model.start(context) if state is None else state
     batch, device = _batch_and_device(state)
 
     moments = unfold(model, x, steps, state=state, context=context, notes=noted, keep_previous=keep_previous)
@@ -180,7 +182,7 @@ def think(
             logits=model.read(state, context) if read else None,
             steps_used=torch.full((batch,), steps, device=device),
             state=state,
-            trace=_stack(records),
+            trace=_stack(records, beginning),
         )
 
     halting = halt.begin(batch, device)
@@ -213,12 +215,21 @@ def think(
         moment.state, moment.context = _rows(moment.state, keep), _rows(moment.context, keep)
     if logits is None:  # no step was taken
         logits = model.read(state, context)
-    return Thought(logits, steps_used, final_state, _stack(records))
+    return Thought(logits, steps_used, final_state, _stack(records, beginning))
 
 
 # What models note while they step ------------------------------------------------------------------------------------
 
 _notes: ContextVar[dict[str, Tensor | None] | None] = ContextVar("notes", default=None)
+
+
+@contextmanager
+def _taking(taken: dict[str, Tensor | None]) -> Iterator[None]:
+    token = _notes.set(taken)
+    try:
+        yield
+    finally:
+        _notes.reset(token)
 
 
 def wanted(name: str) -> bool:
@@ -453,5 +464,12 @@ def _watcher(name: str) -> Watcher:
     return read_note
 
 
-def _stack(records: dict[str, list[Tensor]]) -> dict[str, Tensor]:
-    return {name: torch.stack(values, 1) for name, values in records.items() if values}
+def _stack(records: dict[str, list[Tensor]], beginning: dict[str, Tensor | None]) -> dict[str, Tensor]:
+    """One tensor a name, time at axis 1: what was noted at the start, then the steps."""
+    trace = {}
+    for name, values in records.items():
+        early = beginning.get(name)
+        parts = ([] if early is None else [early]) + ([torch.stack(values, 1)] if values else [])
+        if parts:
+            trace[name] = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+    return trace

@@ -29,6 +29,8 @@ class Memory(NamedTuple):
 class LSTM(nn.Module):
     """One or two directions. A thinking step feeds a blank token; most published runs take none."""
 
+    capturable = False  # packing sequences of different lengths needs the lengths on the host
+
     def __init__(
         self,
         vocabulary: int,

@@ -1,0 +1,214 @@
+"""The Differentiable Neural Computer with masked keys, real de-allocation and sharp links (chapter 2, appendix A).
+
+Its recurrence runs over the sequence: ``start`` reads it, and a step is a thinking step after it, with a blank input.
+``masks``, ``deallocate`` and ``sharpness`` are the three repairs; without any it is the DNC of Graves et al. (2016).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from longthink.errors import UserError
+from longthink.layers.memory import Memory, access, controls_size, empty_memory, take_apart
+from longthink.models.base import models
+from longthink.think import note, wanted
+
+NOTED = ("write_address", "read_address", "read_modes", "usage", "link", "read_mask", "write_mask")
+
+
+class Context(NamedTuple):
+    x: Tensor  # [batch, length, inputs]
+    lengths: Tensor  # [batch]
+
+
+class Computer(NamedTuple):
+    """Everything that one time step hands to the next, and the outputs so far."""
+
+    hidden: Tensor  # [batch, size]
+    cell: Tensor  # [batch, size]
+    memory: Memory
+    reads: Tensor  # [batch, R, W]
+    output: Tensor  # [batch, outputs]
+    outputs: Tensor  # [batch, length, outputs]
+
+
+class LSTMController(nn.Module):
+    """One layer; gate rows are forget, input, output and data, and the forget gate starts open."""
+
+    def __init__(self, inputs: int, size: int) -> None:
+        super().__init__()
+        self.from_input, self.from_hidden = nn.Linear(inputs, 4 * size), nn.Linear(size, 4 * size, bias=False)
+        # Each gate counts all of its inputs; the data rows get the gain of tanh.
+        bound = math.sqrt(3) * math.sqrt(2 / (size + inputs + size))
+        for part in (self.from_input, self.from_hidden):
+            nn.init.uniform_(part.weight, -bound, bound)
+            with torch.no_grad():
+                part.weight[3 * size :] *= 5 / 3
+        nn.init.zeros_(self.from_input.bias)
+        nn.init.ones_(self.from_input.bias[:size])
+
+    def forward(self, x: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        forget, enter, leave, data = (self.from_input(x) + self.from_hidden(hidden)).chunk(4, -1)
+        cell = forget.sigmoid() * cell + enter.sigmoid() * data.tanh()
+        return leave.sigmoid() * cell.tanh(), cell
+
+
+class FeedforwardController(nn.Module):
+    """Without a memory of its own."""
+
+    def __init__(self, inputs: int, size: int) -> None:
+        super().__init__()
+        self.from_input = nn.Linear(inputs, size)
+        nn.init.xavier_uniform_(self.from_input.weight)
+        nn.init.zeros_(self.from_input.bias)
+
+    def forward(self, x: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        return self.from_input(x).tanh(), cell
+
+
+@models.add("dnc")
+class DNC(nn.Module):
+    """Takes vectors (``inputs``) or tokens (``vocabulary``); answers at every time step, or once at the end."""
+
+    def __init__(
+        self,
+        classes: int,
+        inputs: int | None = None,
+        vocabulary: int | None = None,
+        outputs: int = 1,
+        size: int = 32,
+        cells: int = 16,
+        width: int = 16,
+        heads: int = 1,
+        masks: bool = True,
+        deallocate: bool = True,
+        sharpness: bool = True,
+        mask_floor: float = 0.0,
+        controller: Literal["lstm", "feedforward"] = "lstm",
+        embedding: int = 128,
+        answer: Literal["every", "last"] = "every",
+    ) -> None:
+        super().__init__()
+        _check(inputs, vocabulary, cells, width, heads, controller, answer)
+        self.classes, self.outputs, self.answer = classes, outputs, answer
+        self.cells, self.width, self.heads, self.size = cells, width, heads, size
+        self.masks, self.deallocate, self.sharpness, self.mask_floor = masks, deallocate, sharpness, mask_floor
+        self.embedding = None if vocabulary is None else nn.Embedding(vocabulary, embedding)
+        seen = (embedding if vocabulary is not None else inputs or 0) + heads * width
+        self.controller = (LSTMController if controller == "lstm" else FeedforwardController)(seen, size)
+        self.interface = nn.Linear(size, controls_size(width, heads, masks, sharpness))
+        self.from_controller = nn.Linear(size, classes * outputs)
+        self.from_reads = nn.Linear(heads * width, classes * outputs)
+        for part in (self.interface, self.from_controller, self.from_reads):
+            nn.init.xavier_uniform_(part.weight)
+            nn.init.zeros_(part.bias)
+
+    def look(self, x: Tensor) -> Context:
+        if self.embedding is None:
+            return Context(x, torch.full((len(x),), x.shape[1], device=x.device))
+        return Context(self.embedding(x), (x != 0).sum(1))
+
+    def start(self, context: Context) -> Computer:
+        """Read the whole sequence. Shorter ones stop at their end: what follows leaves no trace in them."""
+        x = context.x
+        state = self._empty(x)
+        outputs: list[Tensor] = []
+        notes: dict[str, list[Tensor]] = {name: [] for name in NOTED if wanted(name)}
+        last = None
+        for t in range(x.shape[1]):
+            new = self._advance(state, x[:, t], notes)
+            if self.answer == "last":  # the answer must not see the padding
+                there = context.lengths > t
+                last = new if last is None else _choose(there, new, last)
+            state = new if last is None else last
+            outputs.append(new.output)
+        for name, values in notes.items():
+            note(name, torch.stack(values, 1))
+        gathered = torch.stack(outputs, 1) if outputs else x.new_zeros(len(x), 0, self.classes * self.outputs)
+        return state._replace(outputs=gathered)
+
+    def step(self, state: Computer, context: Context) -> Computer:
+        """Think on with a blank input."""
+        notes: dict[str, list[Tensor]] = {name: [] for name in NOTED if wanted(name)}
+        blank = context.x.new_zeros(len(context.x), context.x.shape[-1])
+        new = self._advance(state, blank, notes)
+        for name, values in notes.items():
+            note(name, values[0])
+        return new._replace(outputs=state.outputs)
+
+    def read(self, state: Computer, context: Context) -> Tensor:
+        """Logits [batch, classes, length, outputs], without the last axis for one output; or [batch, classes]."""
+        if self.answer == "last":
+            return state.output
+        logits = state.outputs.unflatten(-1, (self.classes, self.outputs)).movedim(2, 1)
+        return logits[..., 0] if self.outputs == 1 else logits
+
+    def _advance(self, state: Computer, x: Tensor, notes: dict[str, list[Tensor]]) -> Computer:
+        seen = torch.cat([x, state.reads.flatten(1)], -1)
+        hidden, cell = self.controller(seen, state.hidden, state.cell)
+        controls = take_apart(
+            self.interface(hidden), self.width, self.heads, self.masks, self.sharpness, self.mask_floor
+        )
+        memory, reads = access(state.memory, controls, self.deallocate)
+        output = self.from_controller(hidden) + self.from_reads(reads.flatten(1))
+        seen_by_watchers = {
+            "write_address": memory.written,
+            "read_address": memory.read,
+            "read_modes": controls.modes,
+            "usage": memory.usage,
+            "link": memory.link,
+            "read_mask": controls.read_masks,
+            "write_mask": controls.write_mask,
+        }
+        for name, values in notes.items():
+            value = seen_by_watchers[name]
+            if value is None:
+                raise UserError(f"This DNC has no {name.replace('_', ' ')}: it was built without masks.")
+            values.append(value)
+        return Computer(hidden, cell, memory, reads, output, state.outputs)
+
+    def _empty(self, x: Tensor) -> Computer:
+        batch = len(x)
+
+        def zeros(*shape: int) -> Tensor:
+            return x.new_zeros(batch, *shape)
+
+        memory = empty_memory(batch, self.cells, self.width, self.heads, x)
+        out = self.classes * self.outputs
+        return Computer(
+            zeros(self.size), zeros(self.size), memory, zeros(self.heads, self.width), zeros(out), zeros(0, out)
+        )
+
+
+def _choose(there: Tensor, new: Computer, old: Computer) -> Computer:
+    """The new state of those whose sequence goes on, the old one of the others."""
+
+    def choose(a: Tensor, b: Tensor) -> Tensor:
+        return torch.where(there.view(-1, *(1,) * (a.dim() - 1)), a, b)
+
+    memory = Memory(*(choose(a, b) for a, b in zip(new.memory, old.memory, strict=True)))
+    return Computer(
+        choose(new.hidden, old.hidden),
+        choose(new.cell, old.cell),
+        memory,
+        choose(new.reads, old.reads),
+        choose(new.output, old.output),
+        new.outputs,
+    )
+
+
+def _check(
+    inputs: int | None, vocabulary: int | None, cells: int, width: int, heads: int, controller: str, answer: str
+) -> None:
+    if (inputs is None) == (vocabulary is None):
+        raise UserError("A DNC takes either inputs (vectors) or a vocabulary (tokens).")
+    if min(cells, width, heads) < 1:
+        raise UserError(f"A DNC needs cells, width and heads of 1 or more, not {cells}, {width} and {heads}.")
+    if controller not in ("lstm", "feedforward"):
+        raise UserError(f"controller must be lstm or feedforward, not {controller!r}.")
+    if answer not in ("every", "last"):
+        raise UserError(f"answer must be every or last, not {answer!r}.")

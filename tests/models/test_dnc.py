@@ -1,0 +1,204 @@
+"""Parity with the public DNC, and what must hold of any memory: address distributions, links, erased cells."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from longthink.errors import UserError
+from longthink.layers.memory import access, allocate, empty_memory, look_up, sharpen, take_apart
+from longthink.models import build
+from longthink.models.dnc import DNC
+from longthink.think import think
+from tests.fixtures import fixture
+
+CASES = {
+    "dnc_all_on": {"masks": True, "deallocate": True, "sharpness": True},
+    "dnc_all_off": {"masks": False, "deallocate": False, "sharpness": False},
+    "dnc_all_on_mask_min": {"masks": True, "deallocate": True, "sharpness": True, "mask_floor": 0.1},
+}
+NAMES = {
+    "controller.in_to_all_0": "controller.from_input",
+    "controller.out_to_all_0": "controller.from_hidden",
+    "controller_to_controls": "interface",
+    "controller_to_out": "from_controller",
+    "read_to_out": "from_reads",
+}
+
+
+def public_model(case: str, tensors: dict[str, Tensor]) -> tuple[DNC, dict[str, Tensor]]:
+    options = CASES[case]
+    model = build("dnc", classes=4, inputs=5, size=10, cells=8, width=6, heads=2, **options).double()
+    assert isinstance(model, DNC)
+    parameters = dict(model.named_parameters())
+    pairs = {}
+    for name in tensors:
+        if name.startswith("w."):
+            part, _, kind = name[2:].rpartition(".")
+            pairs[name[2:]] = parameters[f"{NAMES[part]}.{kind}"]
+    assert len(pairs) == len(parameters)
+    with torch.no_grad():
+        for name, ours in pairs.items():
+            ours.copy_(tensors[f"w.{name}"])
+    return model, pairs
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_matches_the_public_code(case: str) -> None:
+    tensors = fixture(case)
+    model, pairs = public_model(case, tensors)
+    watch = ("write_address", "read_address", "usage", "link")
+    x = tensors["in.x"].requires_grad_()
+    thought = think(model, x, 0, watch=watch)
+    y = thought.logits.transpose(1, 2)
+    torch.testing.assert_close(y, tensors["out.y"], rtol=1e-9, atol=1e-9)
+    for ours, public in {
+        "write_address": "write_weighting",
+        "read_address": "read_weighting",
+        "usage": "usage",
+        "link": "link",
+    }.items():
+        torch.testing.assert_close(thought.trace[ours], tensors[f"out.{public}"], rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(thought.state.memory.cells, tensors["out.memory"][:, -1], rtol=1e-8, atol=1e-9)
+    gradients = torch.autograd.grad((y * tensors["in.cotangent"]).sum(), [x, *pairs.values()])
+    for name, gradient in zip(["in.x", *(f"w.{n}" for n in pairs)], gradients, strict=True):
+        torch.testing.assert_close(gradient, tensors[f"grad.{name}"], rtol=1e-7, atol=1e-8)
+
+
+def random_controls(batch: int, width: int, heads: int, masks: bool, sharpness: bool):  # type: ignore[no-untyped-def]
+    from longthink.layers.memory import controls_size
+
+    interface = 4 * torch.randn(batch, controls_size(width, heads, masks, sharpness), dtype=torch.double)
+    return take_apart(interface, width, heads, masks, sharpness)
+
+
+@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize("deallocate", [False, True])
+@pytest.mark.parametrize("sharpness", [False, True])
+def test_what_must_hold_of_any_memory(masks: bool, deallocate: bool, sharpness: bool) -> None:
+    torch.manual_seed(0)
+    memory = empty_memory(3, 7, 5, 2, torch.zeros((), dtype=torch.double))
+    for _ in range(30):
+        controls = random_controls(3, 5, 2, masks, sharpness)
+        memory, reads = access(memory, controls, deallocate)
+        for address in (memory.written, memory.read):
+            assert (address >= 0).all()
+            assert (address.sum(-1) <= 1 + 1e-9).all()
+        assert ((memory.usage >= -1e-12) & (memory.usage <= 1 + 1e-12)).all()
+        assert (memory.link.diagonal(dim1=-2, dim2=-1) == 0).all()
+        assert (memory.link >= -1e-12).all()
+        assert (memory.link.sum(-1) <= 1 + 1e-9).all()
+        assert (memory.link.sum(-2) <= 1 + 1e-9).all()
+        assert (memory.precedence.sum(-1) <= 1 + 1e-9).all()
+        torch.testing.assert_close(controls.modes.sum(-1), torch.ones(3, 2, dtype=torch.double))
+        torch.testing.assert_close(reads, torch.einsum("brn,bnw->brw", memory.read, memory.cells))
+
+
+def test_content_weightings_sum_to_one_and_find_the_cell() -> None:
+    torch.manual_seed(0)
+    cells = torch.randn(1, 6, 4, dtype=torch.double)
+    keys = cells[:, 2:3]
+    weights = look_up(cells, keys, torch.full((1, 1), 50.0, dtype=torch.double), None)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(1, 1, dtype=torch.double))
+    assert weights[0, 0].argmax() == 2
+
+
+def test_masked_look_up_is_the_definition() -> None:
+    """Eq. A.3 and A.4 cell by cell: the mask multiplies key and cells before they are compared."""
+    torch.manual_seed(0)
+    cells, keys = torch.randn(2, 6, 4, dtype=torch.double), torch.randn(2, 3, 4, dtype=torch.double)
+    masks, strengths = torch.rand(2, 3, 4, dtype=torch.double), 1 + torch.rand(2, 3, dtype=torch.double)
+    ours = look_up(cells, keys, strengths, masks)
+    for b in range(2):
+        for h in range(3):
+            scores = []
+            for n in range(6):
+                k, m = keys[b, h] * masks[b, h], cells[b, n] * masks[b, h]
+                scores.append(strengths[b, h] * (k @ m) / (k.norm() * m.norm() + 1e-6))
+            torch.testing.assert_close(ours[b, h], torch.stack(scores).softmax(0))
+
+
+def test_a_mask_hides_what_is_not_known() -> None:
+    """The right cell wins although the key is wrong where the mask is closed; without the mask it does not."""
+    cells = torch.tensor([[[1.0, 1, 9, 9], [1, -1, -9, 9], [-1, 1, 9, -9]]])
+    key = torch.tensor([[[1.0, -1, 9, -9]]])
+    strength = torch.full((1, 1), 20.0)
+    mask = torch.tensor([[[1.0, 1, 0, 0]]])
+    assert look_up(cells, key, strength, mask)[0, 0].argmax() == 1
+    assert look_up(cells, key, strength, None)[0, 0].argmax() != 1
+
+
+def test_erased_cells_score_low() -> None:
+    cells = torch.tensor([[[1e-7, 1e-7], [0.5, -0.5]]])
+    weights = look_up(cells, torch.tensor([[[1.0, 1.0]]]), torch.full((1, 1), 10.0), None)
+    assert weights[0, 0, 0] < 0.9  # cosine alone would give nearly 1
+    assert look_up(1e7 * cells, torch.tensor([[[1.0, 1.0]]]), torch.full((1, 1), 10.0), None)[0, 0, 0] > 0.99
+
+
+def test_allocation_takes_the_least_used_cell_first() -> None:
+    usage = torch.tensor([[0.9, 0.0, 0.5]])
+    torch.testing.assert_close(allocate(usage), torch.tensor([[0.0, 1.0, 0.0]]), rtol=0, atol=1e-5)
+    full = allocate(torch.ones(1, 4))
+    assert full.sum() < 1e-4
+
+
+def test_sharpness_keeps_the_peak_and_thins_the_rest() -> None:
+    weights = torch.tensor([[[0.5, 0.3, 0.2]]])
+    sharp = sharpen(weights, torch.full((1, 1), 4.0))
+    torch.testing.assert_close(sharp.sum(-1), torch.ones(1, 1))
+    assert sharp[0, 0, 0] > 0.85
+    assert sharpen(weights, None) is weights
+
+
+@pytest.mark.parametrize("controller", ["lstm", "feedforward"])
+@pytest.mark.parametrize("answer", ["every", "last"])
+def test_tokens_and_thinking_steps(controller: str, answer: str) -> None:
+    torch.manual_seed(0)
+    model = build("dnc", classes=5, vocabulary=9, embedding=6, controller=controller, answer=answer, heads=2)
+    tokens = torch.tensor([[3, 1, 4, 0], [1, 5, 2, 6]])
+    thought = think(model, tokens, 3, watch=("read_address", "link"))
+    assert thought.logits.shape == ((2, 5, 4) if answer == "every" else (2, 5))
+    assert thought.trace["read_address"].shape == (2, 4 + 3, 2, 16)  # the sequence, then the thinking
+    assert thought.trace["link"].shape == (2, 7, 16, 16)
+
+
+def test_the_last_answer_does_not_see_padding() -> None:
+    torch.manual_seed(0)
+    model = build("dnc", classes=5, vocabulary=9, embedding=6, answer="last")
+    tokens = torch.tensor([[3, 1, 4, 0, 0], [1, 5, 2, 6, 7]])
+    together = think(model, tokens, 2).logits
+    torch.testing.assert_close(together[:1], think(model, tokens[:1, :3], 2).logits)
+
+
+def test_several_outputs_a_time_step() -> None:
+    model = build("dnc", classes=2, inputs=9, outputs=8)
+    assert think(model, torch.randn(3, 5, 9), 0).logits.shape == (3, 2, 5, 8)
+
+
+def test_a_sequence_longer_than_the_memory_works() -> None:
+    torch.manual_seed(0)
+    model = build("dnc", classes=2, inputs=3, cells=4)
+    assert torch.isfinite(think(model, torch.randn(2, 40, 3), 0).logits).all()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"inputs": 3, "vocabulary": 4},
+        {"inputs": 3, "cells": 0},
+        {"inputs": 3, "controller": "gru"},
+        {"inputs": 3, "answer": "x"},
+    ],
+)
+def test_bad_options_get_one_sentence(options: dict) -> None:
+    with pytest.raises(UserError) as error:
+        build("dnc", classes=2, **options)
+    assert str(error.value).endswith(".")
+
+
+def test_watching_masks_of_a_dnc_without_them_is_one_sentence() -> None:
+    model = build("dnc", classes=2, inputs=3, masks=False)
+    with pytest.raises(UserError, match="without masks"):
+        think(model, torch.randn(1, 2, 3), 0, watch=("read_mask",))
