@@ -10,16 +10,26 @@ add(
         title="Mazes, trained on 9x9",
         source="Table 5.3, Figures 5.4 and 5.7 (right), section 5.4",
         rows=(
-            Row("DT", "mazes-dt-alpha0", {"13x13": (85.59, 2.81, 40), "59x59": (0.0, 0.0, None)}),
-            Row("DT, progressive", "mazes-dt-alpha0.01", {"13x13": (86.08, 3.96, 38), "59x59": (0.0, 0.0, None)}),
+            Row("DT", "mazes-dt-alpha0", {"13x13": (85.59, 2.81, 40), "59x59": (0.0, 0.0, None)}, most=100),
+            Row(
+                "DT, progressive",
+                "mazes-dt-alpha0.01",
+                {"13x13": (86.08, 3.96, 38), "59x59": (0.0, 0.0, None)},
+                most=100,
+            ),
             Row("DT-Recall", "mazes-dt_recall-alpha0", {"13x13": (99.94, 0.03, 94), "59x59": (82.72, 15.14, 999)}),
             Row(
                 "DT-Recall, progressive",
                 "mazes-dt_recall-alpha0.01",
                 {"13x13": (99.88, 0.05, 70), "59x59": (97.3, 0.68, 984), "201x201": (74.0, None, 2_000)},
             ),
-            Row("feed-forward", "mazes-ff-alpha0", {"13x13": (38.22, 5.28, None), "59x59": (0.0, 0.0, None)}),
-            Row("DT, long horizon", "mazes-long-no_recall"),
+            Row(
+                "feed-forward",
+                "mazes-ff-alpha0",
+                {"13x13": (38.22, 5.28, None), "59x59": (0.0, 0.0, None)},
+                most=100,
+            ),
+            Row("DT, long horizon", "mazes-long-no_recall", most=100),
             Row("DT-Recall, long horizon", "mazes-long"),
         ),
         exams=(

@@ -1,0 +1,92 @@
+"""A study trains, tests and reports, does nothing twice, and shows the published numbers beside ours."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from longthink.errors import UserError
+from longthink.recipes import recipes
+from longthink.studies import report, run, studies
+from longthink.studies.base import Exam, Row, Study
+from longthink.tasks import task
+from longthink.training.files import read_json
+from longthink.training.train import TrainingOptions
+
+TOY = Study(
+    name="toy",
+    title="Toy",
+    source="Table 0",
+    rows=(
+        Row("recall", "prefix_sums-dt_recall-alpha1", {"8 bits": (50.0, 1.5, 10)}),
+        Row("feed-forward", "prefix_sums-ff-alpha0", most=7),
+        Row("never run", "prefix_sums-dt-alpha0", {"8 bits": (0.0, None, None)}),
+    ),
+    exams=(Exam("8 bits", 8, 20, 40, read_every=10, chunk=8), Exam("mixed", 8, 10, 10, skip=("feed-forward",))),
+)
+SMALL = [
+    "model.width=4",
+    "model.head=[4,4]",
+    "difficulty=8",
+    "epochs=1",
+    "train_samples=20",
+    "batch=10",
+    "valid_samples=10",
+    "patient_steps=30",
+]
+
+
+def test_a_study_from_training_to_table(tmp_path: Path) -> None:
+    options = TrainingOptions(folder=str(tmp_path / "runs"), accelerator="cpu", quiet=True, tensorboard=False)
+    results = tmp_path / "results"
+    files = run(TOY, [0, 1], ("recall", "feed-forward"), results, options, SMALL)
+    assert len(files) == 4
+    recall, forward = read_json(files[0]), read_json(files[2])
+    assert recall["exams"]["8 bits"]["steps"] == [10, 20, 30, 40]
+    assert recall["exams"]["8 bits"]["samples"] == 20
+    assert forward["exams"]["8 bits"]["samples"] == 7
+    assert forward["exams"]["8 bits"]["final_step"] == 30  # it has no more blocks
+    assert "mixed" not in forward["exams"]
+    before = {path: path.read_bytes() for path in files}
+    run(TOY, [0, 1], ("recall", "feed-forward"), results, options, SMALL)
+    assert before == {path: path.read_bytes() for path in files}  # nothing is measured twice
+    text = report(TOY, results).read_text()
+    assert "| recall | 50 ± 1.5 (10) |" in text
+    assert "| never run | 0 | not run |" in text
+    assert (results / "toy-8-bits.png").stat().st_size > 5_000
+    assert text.count("prefix_sums-dt_recall-alpha1") == 2  # how it was made, a line a run
+
+
+def test_unknown_rows_and_empty_results_get_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no row 'recal'"):
+        run(TOY, [0], ("recal",), tmp_path)
+    with pytest.raises(UserError, match="run the study first"):
+        report(TOY, tmp_path)
+
+
+@pytest.mark.parametrize("name", list(studies))
+def test_every_study_has_recipes_and_exams_that_fit(name: str) -> None:
+    study = studies[name]
+    names = {exam.name for exam in study.exams}
+    for row in study.rows:
+        recipe = recipes[row.recipe]
+        published = set(row.published) - names
+        assert not published or name == "chess", published  # chess is published on puzzles that we do not have
+        for exam in study.exams:
+            if exam.source is None and name != "chess":
+                few = Exam(exam.name, exam.difficulty, 2, exam.steps, seed=exam.seed, split=exam.split)
+                if isinstance(exam.difficulty, int) and exam.difficulty > 300:
+                    continue  # large mazes take seconds
+                batch = few.problems(task(recipe.task, **recipe.task_options))
+                assert task(recipe.task, **recipe.task_options).check(batch).all()
+
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+@pytest.mark.parametrize("table", sorted(RESULTS.glob("*.md")), ids=lambda path: path.stem)
+def test_committed_tables_follow_from_the_stored_results(table: Path, tmp_path: Path) -> None:
+    shutil.copytree(RESULTS / table.stem, tmp_path / table.stem)
+    assert report(studies[table.stem], tmp_path).read_text() == table.read_text()
