@@ -160,22 +160,23 @@ def _ours() -> None:
     )
     sudoku = replace(
         _with_model(_MAZES, recall=True, width=192, head=[64, 32]),
-        **patience,
+        **{key: value for key, value in patience.items() if key != "fresh"},
         name="sudoku-long",
         task="sudoku",
         note="section 6.1 gives no settings; ours: long-horizon progressive loss, averaged weights",
         difficulty=(36, 40, 45, 50, 60),
         horizon=200,
         batch=500,
-        train_samples=50_000,
-        epochs=60,
+        train_samples=200_000,
+        fresh=False,
+        epochs=15,
         learning_rate=2e-3,
         recurrent_scale=0.1,
-        validate_every=5,
+        validate_every=1,
     )
     chess = replace(
         _with_model(_CHESS, recall=True, width=256),
-        **{**patience, "fresh": False},
+        **{key: value for key, value in patience.items() if key != "fresh"},
         name="chess-long",
         note="long-horizon progressive loss, averaged weights, half the published width",
         horizon=200,
