@@ -113,6 +113,29 @@ def _published() -> None:
                 add(replace(recipe, name=name, task_options={"backward": True} if backward else {}))
 
 
+def _ablations() -> None:
+    """Tables 5.2 (layers), D.1 (read-out column) and D.2 (adaptive computation time), on CTL."""
+    rows = _rows("ctl")
+    for backward in (False, True):
+        base = replace(_CTL, task_options={"backward": True} if backward else {})
+        prefix = "ctl-backward" if backward else "ctl"
+
+        def make(row: str, name: str, base: Recipe = base, prefix: str = prefix, **changes: Any) -> None:
+            options, settings = rows[row]
+            model = {**options, **changes.pop("model_options", {})}
+            recipe = replace(base, name=f"{prefix}-{name}", model_options=model, **{**settings, **changes})
+            add(replace(recipe, patient_steps=2 * recipe.steps))
+
+        for layers in (12, 10, 8, 6, 4):
+            make("router", f"router-{layers}", steps=layers, note="Table 5.2")
+        for row in ("transformer", "relative", "relative_gate"):
+            make(row, f"{row}-first", model_options={"read_from": "first"}, note="Table D.1")
+        for row in ("transformer", "relative", "geometric"):
+            for variant in ("graves", "universal"):
+                name, options = f"{row}-{variant}", {"act": variant}
+                make(row, name, model_options=options, steps=14, epochs=576, note="Table D.2, 60,000 updates")
+
+
 def _ctlpp() -> None:
     rows: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "bilstm": (
@@ -162,4 +185,5 @@ def _ctlpp() -> None:
 
 
 _published()
+_ablations()
 _ctlpp()

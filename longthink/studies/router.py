@@ -72,6 +72,76 @@ def _ctl(backward: bool) -> None:
     )
 
 
+def _ablations(backward: bool) -> None:
+    """Rows as printed: accuracy on 9 and 10 functions (and in distribution where the table gives it)."""
+    exams = ("2-5 functions", "9-10 functions")
+    prefix = "ctl-backward" if backward else "ctl"
+    layers = {
+        14: (((1.0, 0.0), (1.0, 0.0)), ((1.0, 0.0), (1.0, 0.0))),
+        12: (((1.0, 0.0), (1.0, 0.0)), ((1.0, 0.0), (0.99, 0.02))),
+        10: (((1.0, 0.0), (0.75, 0.04)), ((1.0, 0.0), (0.62, 0.05))),
+        8: (((1.0, 0.0), (0.23, 0.02)), ((1.0, 0.0), (0.24, 0.03))),
+        6: (((1.0, 0.0), (0.22, 0.05)), ((0.96, 0.03), (0.15, 0.01))),
+        4: (((0.96, 0.04), (0.14, 0.01)), ((0.68, 0.11), (0.13, 0.01))),
+    }
+    columns = {
+        "transformer": ((0.12, 0.01), (0.13, 0.01)),
+        "relative": ((0.12, 0.01), (0.22, 0.05)),
+        "relative_gate": ((0.17, 0.02), (1.0, 0.0)),
+    }
+    adaptive = {
+        ("transformer", "graves"): ((0.12, 0.02), (0.12, 0.01)),
+        ("transformer", "universal"): ((0.12, 0.01), (0.11, 0.01)),
+        ("relative", "graves"): ((0.99, 0.02), (0.13, 0.0)),
+        ("relative", "universal"): ((0.92, 0.14), (0.12, 0.02)),
+        ("geometric", "graves"): ((0.97, 0.05), (0.45, 0.21)),
+        ("geometric", "universal"): ((0.72, 0.35), (0.44, 0.19)),
+    }
+
+    def row(label: str, recipe: str, longer: tuple[float, float], easy: tuple[float, float] | None = None) -> Row:
+        published: dict[str, tuple[float, float | None, int | None]] = {
+            exams[1]: (100 * longer[0], 100 * longer[1], None)
+        }
+        if easy is not None:
+            published[exams[0]] = (100 * easy[0], 100 * easy[1], None)
+        return Row(label, f"{prefix}-{recipe}", published)
+
+    depth_rows = [
+        row(
+            f"NDR, {n} layers",
+            "router" if n == 14 else f"router-{n}",
+            longer=found[backward][1],
+            easy=found[backward][0],
+        )
+        for n, found in layers.items()
+    ]
+    column_rows = [
+        row(f"{_NAMES[kind]}, first column", f"{kind}-first", found[backward]) for kind, found in columns.items()
+    ]
+    adaptive_rows = [
+        row(f"{_NAMES[kind]}, ACT of {variant}", f"{kind}-{variant}", found[backward])
+        for (kind, variant), found in adaptive.items()
+    ]
+    order = "backward" if backward else "forward"
+    for name, table, rows in (
+        ("layers", "5.2", depth_rows),
+        ("columns", "D.1", column_rows),
+        ("act", "D.2", adaptive_rows),
+    ):
+        add(
+            Study(
+                name=f"ctl_{name}{'_backward' if backward else ''}",
+                title=f"Compositional table lookup, {order}: {name}",
+                source=f"Table {table}",
+                rows=tuple(rows),
+                exams=(
+                    Exam(exams[0], (2, 3, 4, 5), 1_000, 28, chunk=1_000, split="valid"),
+                    Exam(exams[1], (9, 10), 1_000, 28, chunk=1_000),
+                ),
+            )
+        )
+
+
 def _expressions() -> None:
     exams = ("depths 1-5", "depths 7-8")
     deeper = tuple(name for kind, name in _NAMES.items() if kind != "router")
@@ -139,5 +209,7 @@ def _ctlpp() -> None:
 
 _ctl(backward=False)
 _ctl(backward=True)
+_ablations(backward=False)
+_ablations(backward=True)
 _expressions()
 _ctlpp()
