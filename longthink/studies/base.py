@@ -19,12 +19,13 @@ import torch
 from longthink.errors import UserError
 from longthink.evaluate import Curve, curve
 from longthink.loading import load
+from longthink.recipes import recipes
 from longthink.registry import Registry
 from longthink.tasks import Batch, Split, Task
 from longthink.think import ThinkingModule
 from longthink.training.data import mixed_problems
 from longthink.training.files import read_json, write_json
-from longthink.training.recipe import override, recipes
+from longthink.training.recipe import override
 from longthink.training.train import TrainingOptions, train
 
 
