@@ -266,12 +266,12 @@ def study(
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="deepthinking or router: one training update.")],
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="deepthinking, dnc or router: one training update.")],
     out: Annotated[Path | None, typer.Option(help="A folder for <hardware>.json.")] = None,
     as_json: Json = False,
 ) -> None:
     """Time what is slow and true beside what is fast, in one run."""
-    from longthink.bench import deepthinking, router, timing
+    from longthink.bench import deepthinking, dnc, router, timing
     from longthink.terminal import print_table
 
     gpu = timing.device() == "cuda"
@@ -280,6 +280,7 @@ def bench(
         "deepthinking": lambda: deepthinking.measure(
             (50, 200, 400) if gpu else (4,), 128 if gpu else 16, 10 if gpu else 3
         ),
+        "dnc": lambda: dnc.measure(32, 200) if gpu else dnc.measure(2, 10, 2, cells=16),
         "router": lambda: router.measure(512 if gpu else 4, 10 if gpu else 3),
     }
     if what not in measures:

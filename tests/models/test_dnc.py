@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from longthink.bench.dnc import NaiveDNC
 from longthink.errors import UserError
 from longthink.layers.memory import access, allocate, empty_memory, look_up, sharpen, take_apart
 from longthink.models import build
@@ -64,6 +65,24 @@ def test_matches_the_public_code(case: str) -> None:
     gradients = torch.autograd.grad((y * tensors["in.cotangent"]).sum(), [x, *pairs.values()])
     for name, gradient in zip(["in.x", *(f"w.{n}" for n in pairs)], gradients, strict=True):
         torch.testing.assert_close(gradient, tensors[f"grad.{name}"], rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("switches", [(m, d, s) for m in (0, 1) for d in (0, 1) for s in (0, 1)])
+def test_all_heads_at_once_equal_the_equations_one_by_one(switches: tuple[int, int, int]) -> None:
+    """Outputs and gradients, in float64, of every combination of the three repairs."""
+    torch.manual_seed(0)
+    masks, deallocate, sharpness = map(bool, switches)
+    options = {"classes": 3, "inputs": 4, "size": 6, "cells": 5, "width": 4, "heads": 3, "mask_floor": 0.1}
+    repairs = {"masks": masks, "deallocate": deallocate, "sharpness": sharpness}
+    fast, naive = DNC(**options, **repairs).double(), NaiveDNC(**options, **repairs).double()
+    naive.load_state_dict(fast.state_dict())
+    x = torch.randn(2, 9, 4, dtype=torch.double)
+    ours, theirs = think(fast, x, 2).logits, think(naive, x, 2).logits
+    torch.testing.assert_close(ours, theirs)
+    ours.square().sum().backward()
+    theirs.square().sum().backward()
+    for mine, plain in zip(fast.parameters(), naive.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, plain.grad, rtol=1e-6, atol=1e-9)
 
 
 def random_controls(batch: int, width: int, heads: int, masks: bool, sharpness: bool):  # type: ignore[no-untyped-def]
