@@ -1,20 +1,34 @@
-"""Feed-forward kinds: what a layer computes for each token on its own."""
+"""Feed-forward kinds: what a layer computes for each token on its own, [batch, n, width] to the same shape."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longthink.errors import unknown
+from longthink.registry import Registry
+
+feedforwards: Registry[Callable[..., FeedForward]] = Registry("feed-forward kind")
+"""Every kind is made by ``feedforwards[name](width, hidden, ...)``; ``hidden`` is d_ff, the number of hidden units."""
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
 _GAINS = {"relu": math.sqrt(2), "gelu": math.sqrt(2), "tanh": 5 / 3, "linear": 1.0}
 
 
-class Dense(nn.Module):
+class FeedForward(nn.Module):
+    """What the kinds share: some ask for a term in the loss, which keeps their parts in use."""
+
+    def forward_with_balance(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The output, and a scalar to add to the loss, already weighted; zero for kinds that ask for nothing."""
+        return self(x), torch.zeros((), device=x.device)
+
+
+@feedforwards.add("dense")
+class Dense(FeedForward):
     """W2 act(W1 x + b1) + b2 (Eq. 5.5)."""
 
     def __init__(
@@ -36,5 +50,9 @@ class Dense(nn.Module):
         nn.init.zeros_(self.up.bias)
         nn.init.constant_(self.down.bias, output_bias)
 
+    def hidden(self, x: Tensor) -> Tensor:
+        """u of Eq. 7.1: the contributions of the key-value pairs."""
+        return F.dropout(self.activation(self.up(x)), self.dropout, self.training)
+
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.dropout(self.activation(self.up(x)), self.dropout, self.training))
+        return self.down(self.hidden(x))

@@ -1,0 +1,113 @@
+"""Mixture of experts: the hidden units fall into groups, and each token uses the groups chosen for it (Eq. 7.11)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from longthink.errors import UserError, unknown
+from longthink.layers.balance import balances, usage
+from longthink.layers.feedforward import ACTIVATIONS, FeedForward, feedforwards
+from longthink.layers.selection import Chosen, Selection, selections
+from longthink.ops.cvmm import cvmm, expert_feedforward
+from longthink.think import note, wanted
+
+INITIALISATIONS = ("dense", "standard", "switch")
+
+
+class Experts(FeedForward):
+    """y = sum over the chosen experts of s[e] act(x W1[e]) W2[e].
+
+    ``dropout`` is the standard one, on the experts' hidden units; the selection drops whole experts. ``layers`` is the
+    number of residual layers of the model. Initialisations: "dense" as the dense layer of the same d_ff, with selector
+    rows of equal length (7.4); "standard", each expert on its own; "switch", variance 0.1 / fan-in.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        selection: Selection,
+        balance: str | None = "entropy",
+        balance_weight: float = 1e-3,
+        activation: str = "relu",
+        dropout: float = 0.0,
+        bias: bool = False,
+        layers: int = 1,
+        initialisation: str = "dense",
+    ) -> None:
+        super().__init__()
+        experts = selection.experts
+        if hidden < 1 or hidden % experts:
+            raise UserError(f"The {hidden} hidden units must fall into {experts} experts of the same size.")
+        if activation not in ACTIVATIONS:
+            raise unknown("activation", activation, ACTIVATIONS)
+        if initialisation not in INITIALISATIONS:
+            raise unknown("initialisation of experts", initialisation, INITIALISATIONS)
+        if layers < 1:
+            raise UserError(f"The number of layers must be 1 or more, not {layers}.")
+        size = hidden // experts
+        self.selection, self.activation, self.dropout = selection, activation, dropout
+        self.balance = None if balance is None else balances[balance]
+        self.balance_weight = balance_weight
+        self.up = nn.Parameter(torch.empty(experts, width, size))
+        self.down = nn.Parameter(torch.empty(experts, size, width))
+        self.up_bias = nn.Parameter(torch.zeros(experts, size)) if bias else None
+        self.down_bias = nn.Parameter(torch.zeros(width)) if bias else None
+        variance = 0.1 if initialisation == "switch" else 2 / layers
+        std = math.sqrt(variance / width)
+        nn.init.normal_(self.up, std=std)
+        nn.init.normal_(self.down, std=math.sqrt(variance / (hidden if initialisation == "dense" else size)))
+        selection.initialise(std, equal_norms=initialisation == "dense")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mix(x, self.selection(x))
+
+    def forward_with_balance(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        chosen = self.selection(x)
+        if self.balance is None or not self.balance_weight:
+            return self.mix(x, chosen), torch.zeros((), device=x.device)
+        return self.mix(x, chosen), self.balance_weight * self.balance(chosen)
+
+    def mix(self, x: Tensor, chosen: Chosen) -> Tensor:
+        note("experts", chosen.experts)
+        note("gates", chosen.gates)
+        if wanted("usage"):
+            note("usage", usage(chosen))
+        tokens, experts, gates = (t.flatten(0, -2) for t in (x, chosen.experts, chosen.gates))
+        if self.activation == "relu" and not (self.training and self.dropout):
+            y = expert_feedforward(tokens, experts, gates, self.up, self.down, self.up_bias)
+        else:
+            u = cvmm(tokens, experts, self.up)
+            if self.up_bias is not None:
+                u = u + self.up_bias[experts].to(u.dtype)
+            u = F.dropout(ACTIVATIONS[self.activation](u), self.dropout, self.training)
+            y = cvmm((u * gates[..., None]).to(u.dtype), experts, self.down).sum(1, dtype=u.dtype)
+        if self.down_bias is not None:
+            y = y + self.down_bias.to(y.dtype)
+        return y.view(x.shape)
+
+
+@feedforwards.add("experts")
+def mixture(
+    width: int,
+    hidden: int,
+    experts: int = 16,
+    k: int = 4,
+    selection: str = "sigmoid",
+    expert_dropout: float = 0.0,
+    selection_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Experts:
+    """A mixture by the names of its parts: ``mixture(412, 2048, experts=16, k=4, selection="sigmoid")``."""
+    kind = selections[selection]
+    try:
+        chooser = kind(width, experts, k, expert_dropout, **(selection_options or {}))
+        return Experts(width, hidden, chooser, **options)
+    except TypeError as error:
+        raise UserError(f"A mixture with selection {selection!r} does not take these options: {error}.") from error

@@ -1,0 +1,217 @@
+"""How a mixture chooses the experts of each token, and how much each of them counts (sections 7.3 and 7.4).
+
+A kind says three things: the scores sel(x) of all experts, what the top-k ranks, and the gates s[e] of those chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from longthink.errors import UserError
+from longthink.registry import Registry
+
+selections: Registry[type[Selection]] = Registry("selection of experts")
+
+
+class Chosen(NamedTuple):
+    """The choice for each token."""
+
+    experts: Tensor  # [batch, n, k]
+    gates: Tensor  # [batch, n, k]: s[e] of Eq. 7.11
+    logits: Tensor  # [batch, n, experts]: W3 x
+    scores: Tensor  # [batch, n, experts]: sel(x), as if no expert were dropped
+
+
+class Selection(nn.Module):
+    """What the kinds share: the selector's weights, expert dropout, the top-k.
+
+    Expert dropout takes experts away from the whole batch for one call, without rescaling the others (Eq. 7.21).
+    """
+
+    def __init__(self, width: int, experts: int, k: int, expert_dropout: float = 0.0) -> None:
+        super().__init__()
+        if experts < 1:
+            raise UserError(f"A mixture needs 1 expert or more, not {experts}.")
+        if not 1 <= k <= experts:
+            raise UserError(f"Each token goes to between 1 and all {experts} experts, not {k}.")
+        if not 0 <= expert_dropout < 1:
+            raise UserError(f"Expert dropout is a probability below 1, not {expert_dropout}.")
+        self.experts, self.k, self.expert_dropout = experts, k, expert_dropout
+        self.weight = nn.Parameter(torch.empty(experts, width))
+        self.initialise(width**-0.5)
+
+    @torch.no_grad()
+    def initialise(self, std: float, equal_norms: bool = True) -> None:
+        """Normal with ``std``; rows of equal length let only the angle to x decide at first (section 7.4)."""
+        nn.init.normal_(self.weight, std=std)
+        if equal_norms:
+            length = std * math.sqrt(self.weight.shape[1])
+            self.weight.copy_(F.normalize(self.weight, dim=1) * length)
+
+    def forward(self, x: Tensor) -> Chosen:
+        logits = F.linear(x, self.weight)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        seen = self.noisy(x, logits)
+        scores = self.scores(seen)
+        kept = self._kept(seen)
+        experts = (
+            self.ranking(seen.detach(), scores.detach()).masked_fill(~kept, -torch.inf).topk(self.k, dim=-1).indices
+        )
+        gates = self.gates(seen, scores, experts, kept[experts])
+        return Chosen(experts, gates, logits, scores)
+
+    def noisy(self, x: Tensor, logits: Tensor) -> Tensor:
+        return logits
+
+    def scores(self, logits: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def ranking(self, logits: Tensor, scores: Tensor) -> Tensor:
+        """What the top-k looks at; no gradient passes."""
+        return scores
+
+    def gates(self, logits: Tensor, scores: Tensor, experts: Tensor, kept: Tensor) -> Tensor:
+        """[batch, n, k]; ``kept`` is False for those dropped experts that had to fill up the k."""
+        return scores.gather(-1, experts) * kept
+
+    def _kept(self, logits: Tensor) -> Tensor:
+        """m of Eq. 7.21: [experts]."""
+        if self.training and self.expert_dropout:
+            return torch.rand(self.experts, device=logits.device) >= self.expert_dropout
+        return torch.ones(self.experts, dtype=torch.bool, device=logits.device)
+
+
+@selections.add("sigmoid")
+class Sigmoid(Selection):
+    """sigma-MoE: experts do not compete (section 7.4)."""
+
+    def scores(self, logits: Tensor) -> Tensor:
+        return logits.sigmoid()
+
+
+@selections.add("softmax")
+class Softmax(Selection):
+    """Softmax over all experts, then top-k, nothing renormalised."""
+
+    def scores(self, logits: Tensor) -> Tensor:
+        return logits.softmax(-1)
+
+
+@selections.add("softmax_renormalised")
+class SoftmaxRenormalised(Softmax):
+    """Softmax over all experts, then top-k, divided by the sum of the k (Eq. F.3)."""
+
+    def gates(self, logits: Tensor, scores: Tensor, experts: Tensor, kept: Tensor) -> Tensor:
+        chosen = super().gates(logits, scores, experts, kept)
+        return chosen / chosen.sum(-1, keepdim=True).clamp_min(torch.finfo(chosen.dtype).tiny)
+
+
+@selections.add("softmax_after")
+class SoftmaxAfter(Softmax):
+    """Top-k of the logits, then softmax over the k: the same numbers as renormalising (section 7.2.3, footnote 4)."""
+
+    def gates(self, logits: Tensor, scores: Tensor, experts: Tensor, kept: Tensor) -> Tensor:
+        chosen = logits.gather(-1, experts).masked_fill(~kept, torch.finfo(logits.dtype).min)
+        return chosen.softmax(-1) * kept
+
+
+@selections.add("noisy")
+class Noisy(SoftmaxAfter):
+    """Sparsely gated mixtures (Shazeer 2017): learned noise on the logits while training, softmax over the k."""
+
+    def __init__(self, width: int, experts: int, k: int, expert_dropout: float = 0.0) -> None:
+        super().__init__(width, experts, k, expert_dropout)
+        self.noise = nn.Parameter(torch.zeros(experts, width))  # W4; zero as in their paper: equal noise at first
+
+    def noisy(self, x: Tensor, logits: Tensor) -> Tensor:
+        if not self.training:
+            return logits
+        return logits + torch.randn_like(logits) * F.softplus(F.linear(x, self.noise).to(logits.dtype))
+
+
+@selections.add("switch")
+class Switch(Softmax):
+    """Switch Transformer: softmax, then usually top-1, and optionally a hard limit on an expert's tokens.
+
+    With ``capacity`` mu an expert takes at most mu k tokens / experts of them (one at least): those that like it best
+    come first, in their order in the batch; the others get nothing from it. This makes a token's output depend on the
+    rest of the batch, at test time too.
+    """
+
+    def __init__(
+        self, width: int, experts: int, k: int = 1, expert_dropout: float = 0.0, capacity: float | None = None
+    ) -> None:
+        super().__init__(width, experts, k, expert_dropout)
+        if capacity is not None and capacity <= 0:
+            raise UserError(f"The capacity factor must be above 0, not {capacity}.")
+        self.capacity = capacity
+
+    def gates(self, logits: Tensor, scores: Tensor, experts: Tensor, kept: Tensor) -> Tensor:
+        chosen = super().gates(logits, scores, experts, kept)
+        if self.capacity is None:
+            return chosen
+        routes = experts.flatten(0, -2).T  # [k, tokens]: all first choices come before any second
+        limit = max(1, int(self.capacity * routes.numel() / self.experts))
+        return chosen * (queue_places(routes.flatten(), self.experts) < limit).view(routes.shape).T.view(chosen.shape)
+
+
+@selections.add("sinkhorn")
+class Sinkhorn(Selection):
+    """S-BASE: while training, the top-k of a balanced assignment; gates are sigmoids of the logits (Eq. 7.17).
+
+    ``published`` repeats the public code, which balances each sequence by itself and mixes up the signs of the dual
+    variables, so that nothing is balanced. It is for comparison with that code alone.
+    """
+
+    def __init__(
+        self, width: int, experts: int, k: int, expert_dropout: float = 0.0, rounds: int = 3, published: bool = False
+    ) -> None:
+        super().__init__(width, experts, k, expert_dropout)
+        if rounds < 1:
+            raise UserError(f"Sinkhorn's algorithm needs 1 round or more, not {rounds}.")
+        self.rounds, self.published = rounds, published
+
+    def scores(self, logits: Tensor) -> Tensor:
+        return logits.sigmoid()
+
+    def ranking(self, logits: Tensor, scores: Tensor) -> Tensor:
+        if not self.training:  # a token may not depend on those after it (section 7.3)
+            return scores
+        if self.published:
+            return _published_assignment(logits, self.rounds)
+        return balanced_assignment(logits.flatten(0, -2), self.rounds).view(logits.shape)
+
+
+def balanced_assignment(logits: Tensor, rounds: int) -> Tensor:
+    """Log of a matrix [tokens, experts] near exp(logits) whose columns sum to tokens / experts and rows, nearly, to 1.
+
+    It approximates Eq. 7.18: rows and columns of exp(logits) are scaled in turn, in log space, columns last.
+    """
+    tokens, experts = logits.shape
+    of_expert = logits.new_zeros(experts)
+    for _ in range(rounds):
+        of_token = -(logits + of_expert).logsumexp(1, keepdim=True)
+        of_expert = math.log(tokens / experts) - (logits + of_token).logsumexp(0)
+    return logits + of_token + of_expert
+
+
+def _published_assignment(logits: Tensor, rounds: int) -> Tensor:
+    tokens, experts = logits.shape[-2:]
+    of_expert = torch.zeros_like(logits[..., :1, :])
+    for _ in range(rounds):
+        of_token = math.log(tokens) - (logits - of_expert).logsumexp(-1, keepdim=True)
+        of_expert = math.log(experts) - (logits - of_token).logsumexp(-2, keepdim=True)
+    return logits + of_token + of_expert
+
+
+def queue_places(routes: Tensor, experts: int) -> Tensor:
+    """How many earlier entries of ``routes`` chose the same expert: [routes]."""
+    ordered, order = routes.sort(stable=True)
+    starts = torch.searchsorted(ordered, torch.arange(experts, device=routes.device))
+    places = torch.arange(len(routes), device=routes.device) - starts[ordered]
+    return torch.empty_like(places).scatter_(0, order, places)

@@ -1,0 +1,57 @@
+"""Conditional vector-matrix multiplication (F.2.1): each vector is multiplied by matrices chosen for it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from longthink.ops.cvmm.plain import plain_cvmm, plain_feedforward
+
+
+def cvmm(x: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
+    """x W[e] for every chosen expert: [tokens, K, outputs].
+
+    ``x`` is [tokens, inputs], or [tokens, K, inputs] with a vector for each choice; ``experts`` [tokens, K];
+    ``weights`` [experts, inputs, outputs]. Any number of tokens may choose an expert, none too.
+    """
+    kind = _kind(x)
+    if _has_kernel(x, kind):
+        from longthink.ops.cvmm.fast import fast_cvmm
+
+        return fast_cvmm(x, experts, weights, kind)
+    return plain_cvmm(x.to(kind), experts, weights.to(kind))
+
+
+def expert_feedforward(
+    x: Tensor, experts: Tensor, gates: Tensor, up: Tensor, down: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """sum over k of gates[k] relu(x up[e_k] + bias[e_k]) down[e_k] (Eq. 7.11): [tokens, width].
+
+    ``x`` [tokens, width], ``experts`` and ``gates`` [tokens, K], ``up`` [experts, width, size], ``down`` [experts,
+    size, width], ``bias`` [experts, size].
+    """
+    kind = _kind(x)
+    if _has_kernel(x, kind):
+        from longthink.ops.cvmm.fast import fast_feedforward
+
+        return fast_feedforward(x, experts, gates, up, down, bias, kind)
+    cast = None if bias is None else bias.to(kind)
+    return plain_feedforward(x.to(kind), experts, gates, up.to(kind), down.to(kind), cast)
+
+
+def _kind(x: Tensor) -> torch.dtype:
+    """The precision to compute in: under autocast, what a linear layer would use."""
+    device = x.device.type
+    if torch.is_autocast_enabled(device) and x.dtype != torch.float64:
+        return torch.get_autocast_dtype(device)
+    return x.dtype
+
+
+def _has_kernel(x: Tensor, kind: torch.dtype) -> bool:
+    if not x.is_cuda or len(x) == 0 or kind not in (torch.float32, torch.bfloat16, torch.float16):
+        return False
+    try:
+        import longthink.ops.cvmm.fast  # noqa: F401
+    except ImportError:  # a GPU without Triton
+        return False
+    return True

@@ -1,0 +1,352 @@
+"""Conditional multiplication as Triton kernels, forward and backward; the design is in README.md.
+
+Three kernels multiply: rows by their experts' matrices (``_grouped``), the same with the gradient of the gated ReLU
+(``_hidden_gradient``), and the transposed product of two sets of rows for each expert (``_weight_gradient``). Rows are
+read where they lie and written where they belong, through the sorted routes; nothing is gathered into a copy, no sum is
+atomic, and the host never waits for the device.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _lower_bound(keys, value, routes, top):
+    """How many of the sorted keys are below each value: powers of two are added while the answer allows."""
+    count = value * 0
+    while top > 0:
+        probe = count + top
+        key = tl.load(keys + probe - 1, mask=probe <= routes, other=0).to(tl.int32)
+        count = tl.where((probe <= routes) & (key < value), probe, count)
+        top = top // 2
+    return count
+
+
+@triton.jit
+def _plan(keys, starts, tile_expert, tile_row, routes, top, tiles, EXPERTS: tl.constexpr, LANES: tl.constexpr,
+          ROWS: tl.constexpr, CHUNK: tl.constexpr):  # fmt: skip
+    """Program e writes where expert e starts and its tiles of ROWS routes; the one after the last, the unused tiles."""
+    e = tl.program_id(0)
+    lane = tl.arange(0, LANES)
+    start = _lower_bound(keys, lane, routes, top)
+    count = _lower_bound(keys, lane + 1, routes, top) - start
+    needed = (count + ROWS - 1) // ROWS
+    first = tl.sum(tl.where(lane < e, needed, 0), 0)
+    mine = tl.sum(tl.where(lane == e, needed, 0), 0)
+    mine = tl.where(e == EXPERTS, tiles - first, mine)
+    begin = tl.sum(tl.where(lane == e, start, 0), 0)
+    tl.store(starts + e, begin)
+    done = 0
+    while done < mine:
+        i = done + tl.arange(0, CHUNK)
+        tl.store(tile_expert + first + i, tl.zeros([CHUNK], tl.int32) + e, mask=i < mine)
+        tl.store(tile_row + first + i, begin + i * ROWS, mask=i < mine)
+        done += CHUNK
+
+
+@triton.jit
+def _row(place, route, WHERE: tl.constexpr, K: tl.constexpr):
+    """The row of a tensor that holds a token, a route (token, k), or the sorted routes in their places."""
+    if WHERE == "token":
+        return (route // K).to(tl.int64)
+    elif WHERE == "route":
+        return route.to(tl.int64)
+    else:
+        return place.to(tl.int64)
+
+
+@triton.jit
+def _multiply(rows, row, matrix, stride_in, stride_out, column, IN: tl.constexpr, OUT: tl.constexpr, ROWS: tl.constexpr,
+              COLUMNS: tl.constexpr, STEP: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    """Rows [ROWS, IN] times columns of a matrix [IN, OUT]: [ROWS, COLUMNS] in float32."""
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for first in range(0, IN, STEP):
+        i = first + tl.arange(0, STEP)
+        left = rows + row[:, None] * IN + i[None, :]
+        right = matrix + i[:, None] * stride_in + column[None, :] * stride_out
+        if IN % STEP == 0 and OUT % COLUMNS == 0:
+            a = tl.load(left)
+            b = tl.load(right)
+        else:
+            a = tl.load(left, mask=(i < IN)[None, :], other=0.0)
+            b = tl.load(right, mask=(i < IN)[:, None] & (column < OUT)[None, :], other=0.0)
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    return total
+
+
+@triton.jit
+def _grouped(rows, weights, bias, gates, out, order, starts, tile_expert, tile_row, stride_expert, stride_in,
+             stride_out, K: tl.constexpr, EXPERTS: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
+             FROM: tl.constexpr, TO: tl.constexpr, RELU: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr,
+             PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr):  # fmt: skip
+    """out = gate * relu(rows W[e] + bias[e]), each part optional; a program has one tile of routes, some columns."""
+    parts: tl.constexpr = (OUT + COLUMNS - 1) // COLUMNS
+    tile = tl.program_id(0) // parts  # neighbours share their rows
+    column = (tl.program_id(0) % parts) * COLUMNS + tl.arange(0, COLUMNS)
+    e = tl.load(tile_expert + tile)
+    if e < EXPERTS:
+        begin = tl.load(tile_row + tile)
+        place = begin + tl.arange(0, ROWS)
+        mine = place < tl.load(starts + e + 1)
+        place = tl.where(mine, place, begin)  # rows beyond the expert's last repeat one of its own and are not stored
+        route = tl.load(order + place).to(tl.int32)
+        y = _multiply(rows, _row(place, route, FROM, K), weights + e.to(tl.int64) * stride_expert, stride_in,
+                      stride_out, column, IN, OUT, ROWS, COLUMNS, STEP, PRECISION)  # fmt: skip
+        if BIASED:
+            y += tl.load(bias + e * OUT + column, mask=column < OUT, other=0.0).to(tl.float32)[None, :]
+        if RELU:
+            y = tl.maximum(y, 0.0)
+        if GATED:
+            y *= tl.load(gates + route).to(tl.float32)[:, None]
+        target = out + _row(place, route, TO, K)[:, None] * OUT + column[None, :]
+        tl.store(target, y.to(out.dtype.element_ty), mask=mine[:, None] & (column < OUT)[None, :])
+
+
+@triton.jit
+def _hidden_gradient(d_out, down, hidden, gates, d_gates, d_hidden, gated, order, starts, tile_expert, tile_row,
+                     K: tl.constexpr, EXPERTS: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr,
+                     PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+                     STEP: tl.constexpr):  # fmt: skip
+    """With v = d_out down[e]^T: d_gate = h . v, d_hidden = gate v where h > 0; and gate h for the weights' gradient."""
+    tile = tl.program_id(0)
+    e = tl.load(tile_expert + tile)
+    if e < EXPERTS:
+        begin = tl.load(tile_row + tile)
+        row = tl.arange(0, ROWS)
+        mine = begin + row < tl.load(starts + e + 1)
+        route = tl.load(order + tl.where(mine, begin + row, begin)).to(tl.int32)
+        own = begin.to(tl.int64) * SIZE  # a tile's hidden rows lie together: short offsets from here save registers
+        gate = tl.load(gates + route).to(tl.float32)[:, None]
+        token = (route // K).to(tl.int64)
+        d_gate = tl.zeros([ROWS], tl.float32)
+        for first in tl.static_range(0, SIZE, COLUMNS):  # mostly once
+            column = first + tl.arange(0, COLUMNS)
+            v = _multiply(d_out, token, down + e.to(tl.int64) * SIZE * WIDTH, 1, WIDTH, column, WIDTH, SIZE, ROWS,
+                          COLUMNS, STEP, PRECISION)  # fmt: skip
+            at = row[:, None] * SIZE + column[None, :]
+            inside = mine[:, None] & (column < SIZE)[None, :]
+            h = tl.load(hidden + own + at, mask=inside, other=0.0).to(tl.float32)
+            d_gate += tl.sum(h * v, 1)
+            kind = d_hidden.dtype.element_ty
+            tl.store(d_hidden + own + at, tl.where(h > 0, gate * v, 0.0).to(kind), mask=inside)
+            tl.store(gated + own + at, (gate * h).to(kind), mask=inside)
+        tl.store(d_gates + route, d_gate.to(d_gates.dtype.element_ty), mask=mine)
+
+
+@triton.jit
+def _weight_gradient(left, right, d_weights, d_bias, order, starts, K: tl.constexpr, IN: tl.constexpr,
+                     OUT: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, BIASED: tl.constexpr,
+                     PRECISION: tl.constexpr, INPUTS: tl.constexpr, COLUMNS: tl.constexpr,
+                     STEP: tl.constexpr):  # fmt: skip
+    """d_weights[e] = left^T right over the routes of e; a program sums one tile of it over all of them, in order."""
+    parts: tl.constexpr = (OUT + COLUMNS - 1) // COLUMNS
+    tiles: tl.constexpr = parts * ((IN + INPUTS - 1) // INPUTS)
+    e = tl.program_id(0) // tiles
+    tile = tl.program_id(0) % tiles
+    i = (tile // parts) * INPUTS + tl.arange(0, INPUTS)
+    column = (tile % parts) * COLUMNS + tl.arange(0, COLUMNS)
+    end = tl.load(starts + e + 1)
+    total = tl.zeros([INPUTS, COLUMNS], tl.float32)
+    bias = tl.zeros([COLUMNS], tl.float32)
+    for first in range(tl.load(starts + e), end, STEP):
+        place = first + tl.arange(0, STEP)
+        mine = place < end
+        route = tl.load(order + place, mask=mine, other=0).to(tl.int32)
+        a = tl.load(left + _row(place, route, LEFT, K)[:, None] * IN + i[None, :],
+                    mask=mine[:, None] & (i < IN)[None, :], other=0.0)  # fmt: skip
+        b = tl.load(right + _row(place, route, RIGHT, K)[:, None] * OUT + column[None, :],
+                    mask=mine[:, None] & (column < OUT)[None, :], other=0.0)  # fmt: skip
+        total = tl.dot(tl.trans(a), b, total, input_precision=PRECISION)
+        if BIASED:
+            bias += tl.sum(b.to(tl.float32), 0)
+    at = (e.to(tl.int64) * IN + i[:, None]) * OUT + column[None, :]
+    tl.store(d_weights + at, total.to(d_weights.dtype.element_ty), mask=(i < IN)[:, None] & (column < OUT)[None, :])
+    if BIASED:
+        first_of_column = (column < OUT) & (tile // parts == 0)
+        tl.store(d_bias + e * OUT + column, bias.to(d_bias.dtype.element_ty), mask=first_of_column)
+
+
+class Routes(NamedTuple):
+    """Routes sorted by expert and cut into tiles, each of one expert."""
+
+    order: Tensor  # [routes]: token * K + k
+    starts: Tensor  # [experts + 1]
+    tile_expert: Tensor  # [tiles]; the number of experts where a tile is not used
+    tile_row: Tensor  # [tiles]: the place of a tile's first route
+    k: int
+    rows: int  # routes in a tile
+
+    @property
+    def experts(self) -> int:
+        return len(self.starts) - 1
+
+
+def _sort(experts: Tensor, number: int) -> Routes:
+    flat = experts.flatten().to(torch.int16 if number < 2**15 else torch.int32)  # short keys: fewer passes
+    keys, order = flat.sort(stable=True)
+    routes, rows = len(flat), _rows(len(flat), number)
+    tiles = triton.cdiv(routes, rows) + number  # each expert wastes one at most
+    starts = torch.empty(number + 1, dtype=torch.int32, device=flat.device)
+    tile_expert = torch.empty(tiles, dtype=torch.int32, device=flat.device)
+    tile_row = torch.empty_like(tile_expert)
+    _plan[(number + 1,)](keys, starts, tile_expert, tile_row, routes, 1 << (routes.bit_length() - 1), tiles,
+                         EXPERTS=number, LANES=triton.next_power_of_2(number + 1), ROWS=rows, CHUNK=128)  # fmt: skip
+    return Routes(order, starts, tile_expert, tile_row, experts.shape[1], rows)
+
+
+def _rows(routes: int, experts: int) -> int:
+    """Routes in a tile: fewer when experts have few, so that not too many rows are multiplied in vain."""
+    return 128 if routes >= 128 * experts else 64 if routes >= 64 * experts else 32
+
+
+def _tile(outputs: int) -> int:
+    return min(128, max(16, triton.next_power_of_2(outputs)))
+
+
+def _options(kind: torch.dtype) -> dict[str, Any]:
+    """Inputs summed at a time and the pipeline: about 100 kB of shared memory, two programs a multiprocessor."""
+    exact = kind == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+    return {
+        "STEP": 32 if kind == torch.float32 else 64,
+        "PRECISION": "ieee" if exact else "tf32",
+        "num_warps": 8,
+        "num_stages": 3,
+    }
+
+
+def _multiply_rows(
+    rows: Tensor,
+    weights: Tensor,
+    out: Tensor,
+    routes: Routes,
+    source: str,
+    target: str,
+    bias: Tensor | None = None,
+    gates: Tensor | None = None,
+    relu: bool = False,
+) -> Tensor:
+    """``weights`` [experts, inputs, outputs] may be a transposed view."""
+    _, inputs, outputs = weights.shape
+    columns = _tile(outputs)
+    grid = (len(routes.tile_expert) * triton.cdiv(outputs, columns),)
+    _grouped[grid](rows, weights, bias, gates, out, routes.order, routes.starts, routes.tile_expert, routes.tile_row,
+                   *weights.stride(), K=routes.k, EXPERTS=routes.experts, IN=inputs, OUT=outputs, FROM=source,
+                   TO=target, RELU=relu, BIASED=bias is not None, GATED=gates is not None, ROWS=routes.rows,
+                   COLUMNS=columns, **_options(rows.dtype))  # fmt: skip
+    return out
+
+
+def _sum_products(
+    left: Tensor, right: Tensor, like: Tensor, routes: Routes, at_left: str, at_right: str, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients of weights and of a bias, in their own precision."""
+    d_weights = torch.empty_like(like, memory_format=torch.contiguous_format)
+    d_bias = None if bias is None else torch.empty_like(bias, memory_format=torch.contiguous_format)
+    experts, inputs, outputs = like.shape
+    columns = _tile(outputs)
+    # Half a tile when there are too few experts to fill the device.
+    height = min(_tile(inputs), 128 if experts * triton.cdiv(inputs, 128) * triton.cdiv(outputs, 128) >= 256 else 64)
+    grid = (experts * triton.cdiv(inputs, height) * triton.cdiv(outputs, columns),)
+    options = _options(left.dtype)
+    if left.dtype != torch.float32:  # with 8 warps the compiler serialises the products of this loop
+        options |= {"num_warps": 4, "num_stages": 5}
+    _weight_gradient[grid](left, right, d_weights, d_bias, routes.order, routes.starts, K=routes.k, IN=inputs,
+                           OUT=outputs, LEFT=at_left, RIGHT=at_right, BIASED=bias is not None, INPUTS=height,
+                           COLUMNS=columns, **options)  # fmt: skip
+    return d_weights, d_bias
+
+
+class _Conditional(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, experts: Tensor, weights: Tensor, kind: torch.dtype) -> Tensor:
+        routes = _sort(experts, len(weights))
+        rows, matrices = x.to(kind).contiguous(), weights.to(kind).contiguous()
+        source = "token" if x.dim() == 2 else "route"
+        out = torch.empty(*experts.shape, weights.shape[2], dtype=kind, device=x.device)
+        _multiply_rows(rows, matrices, out, routes, source, "route")
+        ctx.save_for_backward(rows, matrices, weights, *routes[:4])
+        ctx.rest, ctx.source, ctx.kind = routes[4:], source, x.dtype
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
+        rows, matrices, weights, *tensors = ctx.saved_tensors
+        routes = Routes(*tensors, *ctx.rest)
+        d_out = d_out.to(rows.dtype).contiguous()
+        d_x = d_weights = None
+        if ctx.needs_input_grad[0]:
+            d_x = torch.empty(*d_out.shape[:2], rows.shape[-1], dtype=rows.dtype, device=rows.device)
+            _multiply_rows(d_out, matrices.mT, d_x, routes, "route", "route")
+            d_x = d_x.sum(1, dtype=ctx.kind) if ctx.source == "token" else d_x.to(ctx.kind)
+        if ctx.needs_input_grad[2]:
+            d_weights, _ = _sum_products(rows, d_out, weights, routes, ctx.source, "route")
+        return d_x, None, d_weights, None
+
+
+class _FeedForward(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        experts: Tensor,
+        gates: Tensor,
+        up: Tensor,
+        down: Tensor,
+        bias: Tensor | None,
+        kind: torch.dtype,
+    ) -> Tensor:
+        routes = _sort(experts, len(up))
+        gates = gates.contiguous()
+        rows, first, second = x.to(kind).contiguous(), up.to(kind).contiguous(), down.to(kind).contiguous()
+        shift = None if bias is None else bias.contiguous()
+        hidden = torch.empty(experts.numel(), up.shape[2], dtype=kind, device=x.device)  # in sorted order
+        _multiply_rows(rows, first, hidden, routes, "token", "place", bias=shift, relu=True)
+        parts = torch.empty(*experts.shape, down.shape[2], dtype=kind, device=x.device)
+        _multiply_rows(hidden, second, parts, routes, "place", "route", gates=gates)
+        ctx.save_for_backward(rows, hidden, gates, first, second, up, down, bias, *routes[:4])
+        ctx.rest, ctx.kind = routes[4:], x.dtype
+        return parts.sum(1, dtype=kind)
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        rows, hidden, gates, first, second, up, down, bias, *tensors = ctx.saved_tensors
+        routes = Routes(*tensors, *ctx.rest)
+        d_out = d_out.to(rows.dtype).contiguous()
+        d_gates, d_hidden, gated = torch.empty_like(gates), torch.empty_like(hidden), torch.empty_like(hidden)
+        _, size, width = second.shape
+        _hidden_gradient[(len(routes.tile_expert),)](
+            d_out, second, hidden, gates, d_gates, d_hidden, gated, routes.order, routes.starts, routes.tile_expert,
+            routes.tile_row, K=routes.k, EXPERTS=routes.experts, WIDTH=width, SIZE=size, ROWS=routes.rows,
+            COLUMNS=_tile(size), **_options(rows.dtype))  # fmt: skip
+        d_x = None
+        if ctx.needs_input_grad[0]:
+            parts = torch.empty(*gates.shape, rows.shape[1], dtype=rows.dtype, device=rows.device)
+            d_x = _multiply_rows(d_hidden, first.mT, parts, routes, "place", "route").sum(1, dtype=ctx.kind)
+        d_up, d_bias = _sum_products(rows, d_hidden, up, routes, "token", "place", bias)
+        d_down, _ = _sum_products(gated, d_out, down, routes, "place", "token")
+        return d_x, None, d_gates, d_up, d_down, d_bias, None
+
+
+def fast_cvmm(x: Tensor, experts: Tensor, weights: Tensor, kind: torch.dtype | None = None) -> Tensor:
+    """``kind`` is the precision to multiply in; the gradients have the precision of what they belong to."""
+    result: Tensor = _Conditional.apply(x, experts, weights, kind or x.dtype)
+    return result
+
+
+def fast_feedforward(
+    x: Tensor,
+    experts: Tensor,
+    gates: Tensor,
+    up: Tensor,
+    down: Tensor,
+    bias: Tensor | None = None,
+    kind: torch.dtype | None = None,
+) -> Tensor:
+    result: Tensor = _FeedForward.apply(x, experts, gates, up, down, bias, kind or x.dtype)
+    return result

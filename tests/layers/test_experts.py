@@ -1,0 +1,337 @@
+"""Mixtures of experts: the public code's values, a loop over tokens and experts, balancing, dropout, initialisation."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from longthink.errors import UserError
+from longthink.layers.balance import balances, usage
+from longthink.layers.experts import Experts, mixture
+from longthink.layers.selection import Chosen, balanced_assignment, queue_places, selections
+from longthink.think import think
+from tests.fixtures import fixture
+
+PUBLIC = {
+    "sigma_moe": ("sigmoid", {}),
+    "sigma_moe_bias": ("sigmoid", {}),
+    "moe_softmax_before_topk": ("softmax", {}),
+    "moe_softmax_after_topk": ("softmax_after", {}),
+    "moe_sinkhorn_train": ("sinkhorn", {"published": True}),
+    "moe_sinkhorn_eval": ("sinkhorn", {}),
+}
+
+
+@pytest.mark.parametrize("case", PUBLIC)
+def test_matches_the_public_code(case: str) -> None:
+    tensors = fixture(case)
+    kind, options = PUBLIC[case]
+    layer = mixture(
+        16, 48, 6, 2, kind, selection_options=options, bias="bias" in case, balance="entropy", balance_weight=1.0
+    ).train("eval" not in case)
+    names = {"expert_sel": "selection.weight", "keys": "up", "values": "down", "bias": "up_bias", "o_bias": "down_bias"}
+    parameters = dict(layer.named_parameters())
+    pairs = {name[2:]: parameters[names[name[2:]]] for name in tensors if name.startswith("w.")}
+    assert len(pairs) == len(parameters)
+    with torch.no_grad():
+        for name, ours in pairs.items():
+            ours.copy_(tensors[f"w.{name}"])
+    x = tensors["in.x"].requires_grad_()
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    y, balance = layer.forward_with_balance(x)
+    torch.testing.assert_close(y, tensors["out.y"], **close)
+    torch.testing.assert_close(balance, tensors["out.entropy_reg"], **close)
+    chosen = layer.selection(x)
+    experts, place = chosen.experts.sort(-1)
+    assert torch.equal(experts, tensors["out.selected"])
+    torch.testing.assert_close(chosen.gates.gather(-1, place), tensors["out.selected_weight"], **close)
+    wanted = [x, *pairs.values()]
+    gradients = torch.autograd.grad((y * tensors["in.cotangent"]).sum(), wanted, retain_graph=True)
+    for name, gradient in zip(["in.x", *(f"w.{n}" for n in pairs)], gradients, strict=True):
+        torch.testing.assert_close(gradient, tensors[f"grad.{name}"], **close)
+    d_x, d_selector = torch.autograd.grad(balance, [x, pairs["expert_sel"]])
+    torch.testing.assert_close(d_x, tensors["grad_reg.in.x"], **close)
+    torch.testing.assert_close(d_selector, tensors["grad_reg.w.expert_sel"], **close)
+
+
+def one_by_one(layer: Experts, x: Tensor, kind: str) -> Tensor:
+    """Eq. 7.11 with each kind's gates written out for each token."""
+    k, act = layer.selection.k, {"relu": F.relu, "gelu": F.gelu}[layer.activation]
+    rows = []
+    for token in x.reshape(-1, x.shape[-1]):
+        logits = [w @ token for w in layer.selection.weight]
+        total = sum(l.exp() for l in logits)
+        best = sorted(range(len(logits)), key=lambda e: -float(logits[e].detach()))[:k]
+        among = sum(logits[e].exp() for e in best)
+        y = torch.zeros_like(token) if layer.down_bias is None else layer.down_bias
+        for e in best:
+            gate = {
+                "sigmoid": 1 / (1 + (-logits[e]).exp()),
+                "sinkhorn": 1 / (1 + (-logits[e]).exp()),
+                "softmax": logits[e].exp() / total,
+                "switch": logits[e].exp() / total,
+                "softmax_renormalised": logits[e].exp() / among,
+                "softmax_after": logits[e].exp() / among,
+                "noisy": logits[e].exp() / among,
+            }[kind]
+            u = token @ layer.up[e] + (0 if layer.up_bias is None else layer.up_bias[e])
+            y = y + gate * (act(u) @ layer.down[e])
+        rows.append(y)
+    return torch.stack(rows).view(x.shape)
+
+
+@pytest.mark.parametrize("kind", list(selections))
+@pytest.mark.parametrize(("k", "bias", "activation"), [(1, False, "relu"), (2, True, "relu"), (3, True, "gelu")])
+def test_equals_a_loop_over_tokens_and_experts(kind: str, k: int, bias: bool, activation: str) -> None:
+    torch.manual_seed(0)
+    layer = mixture(6, 20, 5, k, kind, bias=bias, activation=activation).double().eval()
+    if bias:
+        nn.init.normal_(layer.up_bias)
+        nn.init.normal_(layer.down_bias)
+    x = torch.randn(2, 4, 6, dtype=torch.double, requires_grad=True)
+    ours, truth = layer(x), one_by_one(layer, x, kind)
+    torch.testing.assert_close(ours, truth)
+    probe, wanted = torch.randn_like(truth), [x, *layer.parameters()]
+    mine = torch.autograd.grad((ours * probe).sum(), wanted, materialize_grads=True)
+    theirs = torch.autograd.grad((truth * probe).sum(), wanted, materialize_grads=True)
+    for a, b in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-10)
+
+
+def test_all_experts_together_are_the_dense_layer() -> None:
+    """With every expert chosen and equal gates (Eq. 7.9 and 7.10)."""
+    torch.manual_seed(0)
+    layer = mixture(6, 20, 5, 5).double()
+    with torch.no_grad():
+        layer.selection.weight.fill_(0)
+    x = torch.randn(2, 4, 6, dtype=torch.double)
+    dense = (x @ layer.up.transpose(0, 1).flatten(1)).relu() @ layer.down.flatten(0, 1)
+    torch.testing.assert_close(layer(x), dense / 2)  # sigmoid(0)
+
+
+@pytest.mark.parametrize("kind", list(selections))
+@pytest.mark.parametrize("balance", list(balances))
+def test_every_choice_trains_every_weight(kind: str, balance: str) -> None:
+    torch.manual_seed(0)
+    layer = mixture(8, 16, 4, 2, kind, expert_dropout=0.1, balance=balance, balance_weight=0.1).train()
+    for _ in range(3):
+        y, loss = layer.forward_with_balance(torch.randn(4, 16, 8))
+        (y.square().mean() + loss).backward()
+    for name, weight in layer.named_parameters():
+        assert weight.grad is not None, name
+        assert torch.isfinite(weight.grad).all()
+        assert (weight.grad != 0).any(), name
+
+
+def choice(experts: Tensor, number: int, gates: Tensor | None = None, logits: Tensor | None = None) -> Chosen:
+    logits = torch.zeros(*experts.shape[:2], number, dtype=torch.double) if logits is None else logits
+    gates = torch.full(experts.shape, 0.5, dtype=torch.double) if gates is None else gates
+    return Chosen(experts, gates, logits, logits.softmax(-1))
+
+
+def test_balancing_losses_by_hand() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(2, 5, 4, dtype=torch.double)
+    experts = logits.topk(2).indices
+    gates = torch.rand(2, 5, 2, dtype=torch.double)
+    chosen = choice(experts, 4, gates, logits)
+    p = [sum(float(logits[b, t].softmax(0)[e]) for b in range(2) for t in range(5)) / 10 for e in range(4)]
+    f = [sum(e in experts[b, t] for b in range(2) for t in range(5)) / 10 for e in range(4)]
+    total = [float(gates[experts == e].sum()) for e in range(4)]
+    mean = sum(total) / 4
+    assert balances["entropy"](chosen).item() == pytest.approx(sum(q * math.log(q) for q in p))
+    assert balances["switch"](chosen).item() == pytest.approx(4 * sum(a * b for a, b in zip(f, p, strict=True)))
+    expected = sum((t - mean) ** 2 for t in total) / 4 / mean**2
+    assert balances["variation"](chosen).item() == pytest.approx(expected)
+    torch.testing.assert_close(usage(chosen).mean(0), torch.tensor(f))
+
+
+def test_balancing_losses_prefer_balance() -> None:
+    even = torch.arange(8).view(2, 4, 1) % 4
+    collapsed = torch.zeros_like(even)
+    for name, best in {"entropy": -math.log(4), "switch": 1.0, "variation": 0.0}.items():
+        values = []
+        for experts in (even, collapsed):
+            logits = 5 * F.one_hot(experts[..., 0], 4).double()
+            values.append(balances[name](choice(experts, 4, logits=logits)).item())
+        assert values[0] == pytest.approx(best, abs=1e-9)
+        assert values[1] > values[0] + 0.5
+
+
+def test_expert_dropout_takes_whole_experts_and_rescales_nothing() -> None:
+    torch.manual_seed(0)
+    for kind in selections:
+        chooser = selections[kind](8, 10, 3, expert_dropout=0.5).double()
+        x = torch.randn(4, 50, 8, dtype=torch.double)
+        dropped = 0
+        for _ in range(10):
+            chosen = chooser.train()(x)
+            used = usage(chosen).sum(0) > 0
+            dropped += int((~used).sum())
+            assert torch.isfinite(chosen.gates).all()
+            if kind == "sigmoid":
+                torch.testing.assert_close(
+                    chosen.gates[chosen.gates > 0], chosen.scores.gather(-1, chosen.experts)[chosen.gates > 0]
+                )
+        assert 20 < dropped < 80
+        assert (usage(chooser.eval()(x)).sum(0) > 0).all()
+
+
+@pytest.mark.parametrize("kind", list(selections))
+def test_losing_every_expert_gives_zero(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = mixture(8, 16, 4, 2, kind, expert_dropout=0.5).train()
+    monkeypatch.setattr(torch, "rand", lambda *size, **options: torch.zeros(*size))
+    x = torch.randn(1, 3, 8, requires_grad=True)
+    y = layer(x)
+    y.sum().backward()
+    assert (y == 0).all()
+    assert torch.isfinite(x.grad).all()
+
+
+def test_standard_dropout_falls_on_hidden_units_while_training() -> None:
+    torch.manual_seed(0)
+    layer = mixture(8, 64, 4, 2, dropout=0.4, bias=True)
+    x = torch.randn(1, 3, 8)
+    plain = layer.eval()(x)
+    mean = torch.stack([layer.train()(x) for _ in range(1500)]).mean(0)
+    assert not torch.allclose(layer(x), layer(x))
+    torch.testing.assert_close(mean, plain, rtol=0, atol=0.07)
+
+
+def test_renormalising_is_choosing_before_the_softmax() -> None:
+    """Footnote 4 of section 7.2.3."""
+    torch.manual_seed(0)
+    after = selections["softmax_after"](8, 6, 3).double()
+    renormalised = selections["softmax_renormalised"](8, 6, 3).double()
+    renormalised.load_state_dict(after.state_dict())
+    x = torch.randn(2, 4, 8, dtype=torch.double)
+    torch.testing.assert_close(after(x).gates, renormalised(x).gates)
+    torch.testing.assert_close(after(x).gates.sum(-1), torch.ones(2, 4, dtype=torch.double))
+
+
+def test_noise_is_learned_and_falls_only_while_training() -> None:
+    torch.manual_seed(0)
+    chooser = selections["noisy"](8, 6, 2).double()
+    x = torch.randn(1, 2000, 8, dtype=torch.double)
+    a, b = chooser.train()(x), chooser(x)
+    assert not torch.equal(a.experts, b.experts)
+    assert torch.equal(chooser.eval()(x).experts, chooser(x).experts)
+    noise = chooser.train().noisy(x, torch.zeros(1, 2000, 6, dtype=torch.double))
+    assert noise.std().item() == pytest.approx(math.log(2), rel=0.03)  # softplus(0): W4 starts at zero
+
+
+def test_capacity_is_a_hard_limit() -> None:
+    torch.manual_seed(0)
+    chooser = selections["switch"](8, 4, 2, capacity=1.25).double()
+    x = torch.randn(3, 40, 8, dtype=torch.double) + 1
+    free = selections["switch"](8, 4, 2).double()
+    free.load_state_dict(chooser.state_dict())
+    limited, unlimited = chooser(x), free(x)
+    assert torch.equal(limited.experts, unlimited.experts)
+    taken = [0] * 4
+    expected = torch.zeros_like(limited.gates).flatten(0, 1)
+    for k in range(2):  # first choices before second, in the order of the batch
+        for t, e in enumerate(limited.experts.flatten(0, 1)[:, k].tolist()):
+            if taken[e] < int(1.25 * 2 * 120 / 4):
+                expected[t, k] = unlimited.gates.flatten(0, 1)[t, k]
+                taken[e] += 1
+    assert (expected == 0).any()
+    torch.testing.assert_close(limited.gates.flatten(0, 1), expected)
+    assert queue_places(torch.tensor([2, 0, 2, 2, 0]), 3).tolist() == [0, 0, 1, 2, 1]
+
+
+def test_sinkhorn_balances() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(60, 6, dtype=torch.double) + 3 * torch.arange(6)
+    plan = balanced_assignment(logits, 3).exp()
+    torch.testing.assert_close(plan.sum(0), torch.full((6,), 10.0, dtype=torch.double))
+    exact = balanced_assignment(logits, 200).exp()
+    torch.testing.assert_close(exact.sum(1), torch.ones(60, dtype=torch.double), rtol=1e-5, atol=1e-5)
+    # The balanced matrix is exp(logits) with scaled rows and columns, so its log differs by a sum of two vectors.
+    rest = exact.log() - logits
+    torch.testing.assert_close(rest - rest[:1], (rest - rest[:1])[:, :1].expand(-1, 6))
+    counts = [F.one_hot(scores.argmax(1), 6).sum(0) for scores in (logits, exact)]
+    assert counts[0].max() > 40
+    assert counts[1].max() < 20
+
+
+def test_sinkhorn_serves_training_alone() -> None:
+    torch.manual_seed(0)
+    layer = mixture(8, 16, 4, 1, "sinkhorn").double()
+    x = torch.randn(4, 32, 8, dtype=torch.double) + 0.5
+    spread = [float(usage(layer.selection.train(mode)(x)).mean(0).std()) for mode in (True, False)]
+    assert spread[0] < spread[1]
+    torch.testing.assert_close(layer.eval()(x), one_by_one(layer, x, "sinkhorn"))
+
+
+def test_initialisation_is_that_of_the_dense_layer() -> None:
+    torch.manual_seed(0)
+    layer = mixture(256, 2048, 16, 4, layers=12)
+    assert layer.up.std().item() == pytest.approx(math.sqrt(2 / (256 * 12)), rel=0.01)
+    assert layer.down.std().item() == pytest.approx(math.sqrt(2 / (2048 * 12)), rel=0.01)
+    assert layer.selection.weight.std().item() == pytest.approx(math.sqrt(2 / (256 * 12)), rel=0.05)
+    torch.testing.assert_close(layer.selection.weight.norm(dim=1), torch.full((16,), math.sqrt(2 / 12)))
+    standard = mixture(256, 2048, 16, 4, layers=12, initialisation="standard")
+    assert standard.down.std().item() == pytest.approx(math.sqrt(2 / (128 * 12)), rel=0.01)
+    assert standard.selection.weight.norm(dim=1).std() > 0.001
+    switch = mixture(256, 2048, 16, 4, layers=12, initialisation="switch")
+    assert switch.down.std().item() == pytest.approx(math.sqrt(0.1 / 128), rel=0.01)
+
+
+def test_what_happens_inside_is_noted() -> None:
+    torch.manual_seed(0)
+
+    class Columns(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = mixture(8, 16, 4, 2)
+
+        def look(self, x: Tensor) -> Tensor:
+            return x
+
+        def start(self, context: Tensor) -> Tensor:
+            return context
+
+        def step(self, state: Tensor, context: Tensor) -> Tensor:
+            return state + self.layer(state)
+
+        def read(self, state: Tensor, context: Tensor) -> Tensor:
+            return state
+
+    model, x = Columns(), torch.randn(3, 5, 8)
+    trace = think(model, x, 2, watch=("experts", "gates", "usage")).trace
+    assert trace["experts"].shape == trace["gates"].shape == (3, 2, 5, 2)
+    assert trace["usage"].shape == (3, 2, 4)
+    torch.testing.assert_close(trace["usage"].sum(-1), torch.full((3, 2), 2.0))
+    assert torch.equal(trace["experts"][:, 0], model.layer.selection(x).experts)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"k": 0},
+        {"k": 5},
+        {"experts": 0},
+        {"experts": 3, "k": 1},
+        {"hidden": 0},
+        {"selection": "sigmod"},
+        {"balance": "entrpy"},
+        {"activation": "x"},
+        {"initialisation": "x"},
+        {"layers": 0},
+        {"expert_dropout": 1.0},
+        {"selection": "switch", "selection_options": {"capacity": 0}},
+        {"selection": "sinkhorn", "selection_options": {"rounds": 0}},
+        {"selection_options": {"rounds": 3}},
+        {"colour": "red"},
+    ],
+)
+def test_bad_options_get_one_sentence(options: dict) -> None:
+    with pytest.raises(UserError) as error:
+        mixture(**{"width": 8, "hidden": 16, "experts": 4, "k": 2, **options})
+    assert str(error.value).endswith((".", "?"))
+    assert "\n" not in str(error.value)
