@@ -109,7 +109,7 @@ class DNC(nn.Module):
 
     def look(self, x: Tensor) -> Context:
         if self.embedding is None:
-            return Context(x, torch.full((len(x),), x.shape[1], device=x.device))
+            return Context(x, (x != 0).any(-1).sum(1))
         return Context(self.embedding(x), (x != 0).sum(1))
 
     def start(self, context: Context) -> Computer:

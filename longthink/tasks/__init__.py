@@ -1,6 +1,19 @@
 """Tasks; importing this package registers them."""
 
-from longthink.tasks import arithmetic, chess_puzzles, ctl, ctlpp, listops, mazes, prefix_sums, sudoku
+from longthink.tasks import (
+    arithmetic,
+    associative_recall,
+    babi,
+    chess_puzzles,
+    ctl,
+    ctlpp,
+    key_value,
+    listops,
+    mazes,
+    prefix_sums,
+    repeat_copy,
+    sudoku,
+)
 from longthink.tasks.base import Batch, Split, Task, join, task, tasks
 
 __all__ = [
@@ -8,13 +21,17 @@ __all__ = [
     "Split",
     "Task",
     "arithmetic",
+    "associative_recall",
+    "babi",
     "chess_puzzles",
     "ctl",
     "ctlpp",
     "join",
+    "key_value",
     "listops",
     "mazes",
     "prefix_sums",
+    "repeat_copy",
     "sudoku",
     "task",
     "tasks",

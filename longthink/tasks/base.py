@@ -24,7 +24,8 @@ class Batch:
     """Problems with their answers. The first axis of every tensor is the sample."""
 
     inputs: Tensor
-    """What the network sees: float [n, channels, ...] for images and strings, long [n, length] for tokens."""
+    """What the network sees: float [n, channels, ...] for images and strings; for sequences in time, long [n, length]
+    tokens or float [n, length, width] vectors, both padded with 0 at the end."""
     targets: Tensor
     """The right classes: long [n, ...]."""
     mask: Tensor | None = None
@@ -36,6 +37,29 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.inputs)
+
+    @property
+    def is_sequence(self) -> bool:
+        """Time is axis 1, of targets and mask too where there is an answer at every time step."""
+        vectors = self.inputs.dim() == self.targets.dim() == 3
+        return vectors or not self.inputs.is_floating_point()
+
+    def lengths(self) -> Tensor:
+        """How long each sequence is without its padding: [n]."""
+        there = self.inputs != 0
+        return (there.any(-1) if there.dim() == 3 else there).sum(1)
+
+    def cut(self, length: int) -> Batch:
+        """Sequences of this length: what lies beyond is cut off, what is missing is padded."""
+        now = self.inputs.shape[1]
+
+        def fit(part: Tensor) -> Tensor:
+            if part.dim() < 2 or part.shape[1] != now:  # one answer for the whole sequence
+                return part
+            return pad(part, (0, 0) * (part.dim() - 2) + (0, length - now)) if length > now else part[:, :length]
+
+        mask = None if self.mask is None else fit(self.mask)
+        return replace(self, inputs=fit(self.inputs), targets=fit(self.targets), mask=mask)
 
     def __getitem__(self, rows: slice | Tensor | np.ndarray) -> Batch:
         return self.map(lambda t: t[rows])
@@ -67,7 +91,7 @@ class Task(Protocol):
     @property
     def shape(self) -> dict[str, int]:
         """What a model must know: "dims", "inputs" and "classes" of images and strings, "vocabulary" and "classes" of
-        tokens."""
+        tokens, "inputs", "outputs" (answers a time step) and "classes" of sequences of vectors."""
 
     def sample(self, n: int, difficulty: int, seed: int, split: Split = "test") -> Batch:
         """``n`` problems; sample i depends on the task and these arguments alone. No two splits share a problem."""
@@ -95,13 +119,13 @@ class Task(Protocol):
 
 
 def join(batches: Sequence[Batch]) -> Batch:
-    """One batch of several whose samples have the same shapes; sequences of tokens are padded to the longest."""
+    """One batch of several whose samples have the same shapes; sequences are padded to the longest."""
     if len(batches) == 1:
         return batches[0]
     first = batches[0]
-    if not first.inputs.is_floating_point():
+    if first.is_sequence:
         longest = max(batch.inputs.shape[1] for batch in batches)
-        batches = [replace(b, inputs=pad(b.inputs, (0, longest - b.inputs.shape[1]))) for b in batches]
+        batches = [batch.cut(longest) for batch in batches]
     same = len({batch.difficulty for batch in batches}) == 1
     return Batch(
         inputs=torch.cat([batch.inputs for batch in batches]),

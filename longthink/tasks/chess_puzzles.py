@@ -21,7 +21,7 @@ from torch import Tensor
 from longthink.errors import UserError
 from longthink.tasks.base import Batch, Split, check_request, mixed_seed, tasks
 from longthink.tasks.reading import read_lines
-from longthink.tasks.rng import SPLIT_CODES, absorb, below, stream
+from longthink.tasks.rng import SPLIT_CODES, absorb, shuffled_rounds
 
 if TYPE_CHECKING:
     import chess
@@ -69,7 +69,7 @@ class Chess:
         if not len(pool):
             raise UserError(f"No {split} puzzle of difficulty {difficulty} is in {self.puzzles}; use a larger file.")
         picks = np.empty(n, np.int64)
-        _shuffled_rounds(mixed_seed(self.name, difficulty, seed), len(pool), picks)
+        shuffled_rounds(mixed_seed(self.name, difficulty, seed), len(pool), picks)
         return book.batch(pool[picks], difficulty)
 
     def ranks(self, start: int, stop: int) -> Batch:
@@ -345,19 +345,6 @@ def _split_codes(planes: np.ndarray) -> np.ndarray:
         tenth = np.int64(digest % np.uint64(10))
         codes[i] = 0 if tenth < 8 else tenth - 7
     return codes
-
-
-@njit(cache=True)
-def _shuffled_rounds(seed: np.uint64, size: int, picks: np.ndarray) -> None:
-    """Numbers below ``size`` in random order, each once before any comes again."""
-    order = np.arange(size)
-    for start in range(0, len(picks), size):
-        state = stream(seed, start)
-        for i in range(size - 1, 0, -1):
-            j = below(state, i + 1)
-            order[i], order[j] = order[j], order[i]
-        stop = min(len(picks), start + size)
-        picks[start:stop] = order[: stop - start]
 
 
 def _picture(inputs: Tensor, black: bool, truth: Tensor, heat: Tensor | None, answer: Tensor) -> np.ndarray:

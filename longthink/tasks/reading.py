@@ -28,7 +28,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
     number, rest = 0, b""
     with path.open("rb") as file:
         try:
-            for block in _blocks(file):
+            for block in blocks(file):
                 *lines, rest = (rest + block).split(b"\n")
                 for line in lines:
                     number += 1
@@ -42,7 +42,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
             raise UserError(f"{path.name} is damaged after line {number} ({error}); get it again.") from error
 
 
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
+def blocks(file: BinaryIO) -> Iterator[bytes]:
     """The bytes of a file, decompressed. EOFError where it is cut short, ValueError where it is damaged."""
     head = file.read(4)
     file.seek(0)
@@ -53,7 +53,7 @@ def _blocks(file: BinaryIO) -> Iterator[bytes]:
     try:
         import zstandard
     except ImportError as error:
-        raise UserError("Reading .zst files needs zstandard; install longthink[chess].") from error
+        raise UserError("Reading .zst files needs zstandard; install longthink[data].") from error
     new = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
     frame = new()
     for block in blocks:

@@ -64,3 +64,16 @@ def split_code(digest: np.uint64) -> np.int64:
     """0 train (half of all problems), 1 valid (a quarter), 2 test (a quarter)."""
     low = np.int64(digest & np.uint64(3))
     return np.int64(0) if low < 2 else np.int64(low - 1)
+
+
+@njit(cache=True)
+def shuffled_rounds(seed: np.uint64, size: int, picks: np.ndarray) -> None:
+    """Numbers below ``size`` in random order, each once before any comes again."""
+    order = np.arange(size)
+    for start in range(0, len(picks), size):
+        state = stream(seed, start)
+        for i in range(size - 1, 0, -1):
+            j = below(state, i + 1)
+            order[i], order[j] = order[j], order[i]
+        stop = min(len(picks), start + size)
+        picks[start:stop] = order[: stop - start]

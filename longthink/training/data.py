@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -37,7 +36,7 @@ class TrainingData:
         if self._lengths is not None:
             # Not longer than its longest sequence, in steps of 8: few different shapes, and little padding.
             longest = int(self._lengths[rows].max())
-            batch = replace(batch, inputs=batch.inputs[:, : -(-longest // 8) * 8])
+            batch = batch.cut(min(batch.inputs.shape[1], -(-longest // 8) * 8))
         return batch.to(self.device)
 
     def _begin(self, epoch: int) -> None:
@@ -45,8 +44,7 @@ class TrainingData:
         if self._problems is None or recipe.fresh:
             seed = derived_seed(self.seed, epoch if recipe.fresh else 0)
             problems = mixed_problems(self.task, recipe.train_samples, recipe.difficulty, seed, "train")
-            tokens = not problems.inputs.is_floating_point()
-            self._lengths = (problems.inputs != 0).sum(1) if tokens else None
+            self._lengths = problems.lengths() if problems.is_sequence else None
             size = problems.inputs.nbytes + problems.targets.nbytes
             self._problems = problems.to(self.device) if size < _KEEP_ON_DEVICE else problems
         # Sorting raw random bits: the bit generator's stream is the same in every NumPy, its shuffle may not be.
@@ -74,7 +72,7 @@ def mixed_problems(task: Task, n: int, difficulties: Sequence[int], seed: int, s
     share, more = divmod(n, len(difficulties))
     sizes = [share + (i < more) for i in range(len(difficulties))]
     parts = [task.sample(size, d, seed, split) for size, d in zip(sizes, difficulties, strict=True) if size]
-    if len({part.inputs.shape[1:] for part in parts}) > 1 and parts[0].inputs.is_floating_point():
+    if len({part.inputs.shape[1:] for part in parts}) > 1 and not parts[0].is_sequence:
         raise UserError(f"{task.name} differ in size with their difficulty; train at one of {list(difficulties)}.")
     return join(parts)
 

@@ -1,0 +1,422 @@
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import tarfile
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longthink.errors import UserError
+from longthink.tasks.babi import BLANK, WORDS, Babi, question_errors, read_stories, word_errors
+from longthink.tasks.base import SPLITS, Batch, Split
+
+REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "babi"
+real = pytest.mark.skipif(not REAL.exists(), reason="bAbI is not in ../shared/data")
+
+# Two stories as in the files: one with two questions, one whose answer has two words.
+LINES = """\
+1 Mary moved to the bathroom.
+2 John went to the hallway.
+3 Where is Mary? \tbathroom\t1
+4 John went to the garden.
+5 Where is John?\tgarden\t4
+1 The garden is west of the office.
+2 The office is south of the kitchen.
+3 How do you go from the kitchen to the garden?\ts,w\t2 1
+"""
+PLACES = ("bathroom", "bedroom", "garden", "hallway", "kitchen", "office")
+few = settings(max_examples=30, deadline=None)
+
+
+def made_story(who: str, places: tuple[str, ...]) -> str:
+    told = "".join(f"{i} {who} went to the {place}.\n" for i, place in enumerate(places, 1))
+    return f"{told}{len(places) + 1} Where is {who}?\t{places[-1]}\t{len(places)}\n"
+
+
+def write(root: Path, variant: str, tasks: range, stories: int) -> None:
+    folder = root / variant
+    folder.mkdir(parents=True)
+    for task in tasks:
+        for part, count in (("train", stories), ("test", 5)):
+            who = "Mary" if part == "train" else "John"
+            texts = [made_story(who, (PLACES[i % 6], PLACES[i // 6 % 6], PLACES[i // 36])) for i in range(count)]
+            (folder / f"qa{task}_some-name_{part}.txt").write_text("".join(texts))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The layout of the archive; task 3 has no large training file."""
+    root = tmp_path_factory.mktemp("babi") / "tasks_1-20_v1-2"
+    write(root, "en-10k", range(1, 21), 100)
+    write(root, "en", range(1, 21), 20)
+    (root / "en-10k" / "qa3_some-name_train.txt").unlink()
+    (root / "en-valid-10k").mkdir()
+    (root / "en-valid-10k" / "qa3_test.txt").write_text("nothing to read here")
+    return root
+
+
+def sharp(classes: torch.Tensor) -> torch.Tensor:
+    return 9.0 * torch.nn.functional.one_hot(classes, Babi().shape["classes"]).transpose(1, 2)
+
+
+def contents(task: Babi, batch: Batch) -> set[str]:
+    return {task.text(batch, i) for i in range(len(batch))}
+
+
+def everything(task: Babi, difficulty: int, split: Split) -> Batch:
+    return task.sample(task.stories(difficulty, split), difficulty, 0, split)
+
+
+def test_a_story_step_by_step() -> None:
+    batch = Babi(think=2).parse(LINES[: LINES.index("1 The")])
+    words = [Babi.tokens[token] for token in batch.inputs[0].tolist()]
+    assert " ".join(words) == (
+        "mary moved to the bathroom . john went to the hallway . where is mary ? <blank> <blank> <blank> "
+        "john went to the garden . where is john ? <blank> <blank> <blank>"
+    )
+    assert batch.mask is not None
+    assert batch.mask[0].nonzero().flatten().tolist() == [18, len(words) - 1]
+    assert [Babi.tokens[target] for target in batch.targets[0][batch.mask[0]].tolist()] == ["bathroom", "garden"]
+    assert not batch.targets[~batch.mask].any()
+    assert Babi(think=2).check(batch).all()
+    assert not Babi(think=3).check(batch).any()
+    assert Babi().show(batch.targets[0], batch) == "bathroom; garden"
+
+
+def test_an_answer_of_two_words() -> None:
+    batch = Babi().parse(LINES[LINES.index("1 The") :])
+    assert batch.mask is not None
+    assert batch.inputs[0, -6:].tolist() == [Babi.tokens.index("?"), *[BLANK] * 5]
+    assert batch.mask[0].tolist() == [False] * (batch.mask.shape[1] - 2) + [True, True]
+    assert Babi().show(batch.targets[0], batch) == "s, w"
+    assert batch.info["truth_known"].all()
+
+
+def test_no_story_is_lost(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "story.txt").write_text(LINES)
+    assert [len(story) for story in read_stories(tmp_path / "story.txt")] == [5, 3]
+    task = Babi(str(small))
+    assert [task.stories(1, split) for split in SPLITS] == [87, 13, 5]
+    last = made_story("John", ("kitchen", "bathroom", "bathroom"))
+    texts = contents(task, everything(task, 1, "test"))
+    assert len(texts) == 5
+    assert task.text(task.parse(last)) in texts
+
+
+def test_samples(small: Path) -> None:
+    task = Babi(str(small))
+    batch = task.sample(230, 2, 5, "train")
+    assert (batch.inputs.dtype, batch.targets.dtype) == (torch.int64, torch.int64)
+    assert task.check(batch).all()
+    assert batch.difficulty == 2
+    numbers = batch.info["story"].tolist()
+    assert sorted(numbers[:87]) == sorted(numbers[87:174]) == sorted(set(numbers))  # all before any comes again
+    assert numbers[:87] != numbers[87:174]
+    fewer = task.sample(100, 2, 5, "train")
+    assert torch.equal(fewer.inputs, batch.inputs[:100])
+    assert task.sample(87, 2, 6, "train").info["story"].tolist() != numbers[:87]
+    assert len(task.sample(0, 2, 5)) == 0
+    sets = [contents(task, everything(task, 2, split)) for split in SPLITS]
+    assert len(set().union(*sets)) == sum(map(len, sets)) == 105
+
+
+def test_stories_of_the_test_file_are_not_for_training(tmp_path: Path) -> None:
+    write(tmp_path, "en", range(1, 21), 20)
+    file = tmp_path / "en" / "qa4_some-name_train.txt"
+    file.write_text(file.read_text() + 2 * (tmp_path / "en" / "qa4_some-name_test.txt").read_text())
+    strict, published = Babi(str(tmp_path), "en"), Babi(str(tmp_path), "en", repeated=True)
+    assert strict.stories(4, "train") + strict.stories(4, "valid") == 20
+    assert published.stories(4, "train") + published.stories(4, "valid") == 30
+    # The number of a story is that in its file, whatever was left out.
+    assert strict.check(everything(strict, 4, "train")).all()
+
+
+def test_missing_files_are_told(small: Path) -> None:
+    task = Babi(str(small))
+    assert task.missing == ("en-10k/qa3_train",)
+    assert task.warning.startswith("This copy of bAbI lacks en-10k/qa3_train; ")
+    assert task.stories(3, "train") + task.stories(3, "valid") == 20
+    assert task.stories(3, "test") == 5
+    assert task.check(everything(task, 3, "train")).all()
+    assert Babi(str(small), "en").missing == ()
+    assert Babi(str(small), "en").warning == ""
+
+
+@pytest.mark.parametrize("kind", ["tar", "tar.gz", "tar.zst"])
+def test_archives(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as archive:
+        archive.add(small, "tasks_1-20_v1-2")
+    packed = {"tar": bytes, "tar.gz": gzip.compress, "tar.zst": zstandard.ZstdCompressor().compress}[kind]
+    folder = tmp_path / "data" / "babi"
+    folder.mkdir(parents=True)
+    file = folder / f"babi.{kind}"
+    file.write_bytes(packed(plain.getvalue()))
+    expected = Babi(str(small)).sample(7, 3, 1, "train")
+    monkeypatch.chdir(tmp_path)
+    for task in (Babi(), Babi(str(file))):
+        batch = task.sample(7, 3, 1, "train")
+        assert torch.equal(batch.inputs, expected.inputs)
+        assert task.check(batch).all()
+        assert task.missing == ("en-10k/qa3_train",)
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(UserError, match=rf"^babi\.{kind} is no archive that can be read .* again\.$"):
+        Babi().sample(1, 1, 0)
+
+
+def test_places(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LONGTHINK_DATA", raising=False)
+    with pytest.raises(
+        UserError, match=r"^There is no bAbI data in 'babi'; unpack http.*v1-2\.tar\.gz in \./data, .*\.$"
+    ):
+        Babi().sample(1, 1, 0)
+    assert Babi().shape == {"vocabulary": 161, "classes": 161}  # known without the data
+    monkeypatch.setenv("LONGTHINK_DATA", str(small.parent))
+    assert len(Babi().sample(1, 1, 0)) == 1
+    assert len(Babi(str(small.parent)).sample(1, 1, 0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no story in bad.txt"),
+        ("Mary went to the park.\n", "Line 1 of bad.txt must begin with 1 or with 1,"),
+        ("1 Mary went to the park.\n3 Where is Mary?\tpark\t1\n", "Line 2 of bad.txt must begin with 1 or with 2"),
+        ("1 Mary went to the park.\n\n2 Where is Mary?\tpark\t1\n", "Line 2 of bad.txt must begin"),
+        ("1 Where is Mary?\tpark\t1\n", "Line 1 of bad.txt is a question without a story"),
+        ("1 Mary went to the park.\n2 Where is Mary?\n", "Line 2 of bad.txt is no sentence that ends"),
+        ("1 Mary went to the park.\n2 Where is Mary?\t\t1\n", "Line 2 of bad.txt is a question without an answer"),
+        ("1 Mary went to the park.\n2 Where is Mary.\tpark\t1\n", "Line 2 of bad.txt has an answer and must be"),
+        ("1 Mary went to the park\n", "Line 1 of bad.txt is no sentence"),
+        ("1 Mary went. To the park.\n", "Line 1 of bad.txt is no sentence"),
+        ("1 \n", "Line 1 of bad.txt is empty"),
+        ("1 .\n", "Line 1 of bad.txt is no sentence"),
+        ("1 Mary went to the zoo.\n", "Line 1 of bad.txt has the unknown word 'zoo'"),
+        ("1 Mary went to the gardn.\n", "Line 1 of bad.txt has the unknown word 'gardn'; did you mean 'garden'?"),
+        ("1 <pad> went to the park.\n", "unknown word '<pad>'"),
+        ("1 Mary went to the park.\n", "Line 1 of bad.txt ends a story without a question"),
+        (LINES + "1 Mary went to the park.\n1 John went to the park.\n", "Line 9 of bad.txt ends a story without"),
+    ],
+)
+def test_bad_files(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "bad.txt").write_text(text)
+    with pytest.raises(UserError, match=r"^[^\n]*[.?]$") as caught:
+        read_stories(tmp_path / "bad.txt")
+    assert says in str(caught.value)
+
+
+def test_files_that_are_no_text_and_no_files(tmp_path: Path) -> None:
+    (tmp_path / "bad.txt").write_bytes(b"1 Mary went to the park.\n2 \xff\n")
+    with pytest.raises(UserError, match=r"^Line 2 of bad\.txt is not text"):
+        read_stories(tmp_path / "bad.txt")
+    with pytest.raises(UserError, match=r"^There is no file .*\.$"):
+        read_stories(tmp_path / "none.txt")
+
+
+def test_typed_stories() -> None:
+    task = Babi()
+    batch = task.parse("Mary went to the park.  WHERE is Mary? [park]\nJohn left. How do you go? [n, W]")
+    assert task.text(batch) == "Mary went to the park. Where is mary? [park] John left. How do you go? [n, w]"
+    assert task.show(batch.targets[0], batch) == "park; n, w"
+    assert task.check(batch).all()
+    assert batch.info["truth_known"].tolist() == [True]
+    assert torch.equal(task.parse(task.text(batch)).inputs, batch.inputs)
+    unknown = task.parse("Mary went to the park. Where is Mary? Where is Mary? [?, ?]")
+    assert unknown.info["truth_known"].tolist() == [False]
+    assert unknown.mask is not None
+    assert int(unknown.mask.sum()) == 3
+    assert task.text(unknown).endswith("mary? [?] Where is mary? [?, ?]")
+    assert not task.check(unknown).any()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "There is no story"),
+        ("Where is Mary?", "no story before it"),
+        ("Mary went to the park.", "does not end with a question"),
+        ("Mary went to the park", "'Mary went to the park' does not end"),
+        ("Mary went to the park. Where is Mary", "'Where is Mary' does not end"),
+        ("Mary flew to the park. Where is Mary?", "unknown word 'flew'"),
+        ("Mary went to the park. Where is Mary? [zoo]", "The answer has the unknown word 'zoo'"),
+        ("Mary went to the park. Where is Mary? []", "no answer in '[]'"),
+        ("Mary went to the park. Where is Mary? [.]", "no answer in '[.]'"),
+        ("Mary went to the park. [park] Where is Mary?", "do not hold the answer"),
+        ("Mary went to the park. Where is Mary? [park", "do not hold the answer"),
+        ("Mary went to the park. Where is Mary? park", "'park' does not end"),
+        ("Mary went to the park. . Where is Mary?", "without a sentence"),
+        ("1 Mary went to the park.", "Line 1 of what you typed ends a story without a question"),
+        (LINES, "There are 2 stories; type one"),
+    ],
+)
+def test_parse_says_what_is_wrong(text: str, says: str) -> None:
+    with pytest.raises(UserError, match=r"^[^\n]*[.?]$") as caught:
+        Babi().parse(text)
+    assert says in str(caught.value)
+
+
+typing = st.lists(
+    st.sampled_from(["mary", "went", ".", "?", "[", "]", "[n]", ",", "1", "\n", "\t", "zoo"]), max_size=12
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.text(max_size=20) | typing.map(" ".join))
+def test_parse_answers_anything_with_a_problem_or_a_sentence(text: str) -> None:
+    problem = ""
+    try:
+        batch = Babi().parse(text)
+        assert bool(Babi().check(batch)) == bool(batch.info["truth_known"])
+        assert Babi().text(Babi().parse(Babi().text(batch))) == Babi().text(batch)
+    except UserError as error:
+        problem = str(error)
+    assert not problem or (problem[-1] in ".?" and "\n" not in problem)
+
+
+@few
+@given(st.lists(st.tuples(st.sampled_from(PLACES), st.booleans()), min_size=1, max_size=9), st.integers(0, 5))
+def test_typed_stories_come_back(moves: list[tuple[str, bool]], think: int) -> None:
+    lines = [f"Mary went to the {place}." + f" Where is mary? [{place}]" * asked for place, asked in moves]
+    text = " ".join([*lines, f"Where is mary? [{moves[-1][0]}]"])
+    task = Babi(think=think)
+    batch = task.parse(text)
+    assert task.text(batch) == text
+    assert task.check(batch).all()
+    answers = [place for place, asked in moves if asked] + [moves[-1][0]]
+    assert task.show(batch.targets[0], batch) == "; ".join(answers)
+
+
+def test_corrupt_samples_are_found(small: Path) -> None:
+    task = Babi(str(small))
+    batch = task.sample(4, 1, 0)
+    assert batch.mask is not None
+    targets, mask, inputs = batch.targets.clone(), batch.mask.clone(), batch.inputs.clone()
+    targets[batch.mask] = Babi.tokens.index("school")
+    assert not task.check(replace(batch, targets=targets)).any()
+    mask[1] = False
+    assert task.check(replace(batch, mask=mask)).tolist() == [True, False, True, True]
+    inputs[2, 0] = Babi.tokens.index("sandra")
+    assert task.check(replace(batch, inputs=inputs)).tolist() == [True, True, False, True]
+    assert not Babi(str(small), think=2).check(batch).any()
+
+
+def test_score_and_errors() -> None:
+    task = Babi()
+    batch = task.parse("Mary left. Where is Mary? [park] Mary left. How do you go? [n, w] Where is Mary? [park]")
+    assert batch.mask is not None
+    two = Batch(batch.inputs.repeat(2, 1), batch.targets.repeat(2, 1), batch.mask.repeat(2, 1))
+    classes = torch.where(two.mask, two.targets, 7)  # other steps do not count
+    assert torch.equal(task.predict(sharp(classes), two), classes)
+    assert task.score(sharp(classes), two).all()
+    assert question_errors(sharp(classes), two) == (0, 6)
+    steps = two.mask[1].nonzero().flatten().tolist()
+    for step in steps[1:3]:
+        classes[1, step] = Babi.tokens.index("e")
+    assert task.score(sharp(classes), two).tolist() == [True, False]
+    assert question_errors(sharp(classes), two) == (1, 6)
+    assert word_errors(sharp(classes), two) == (2, 8)
+    classes[0, steps[-1]] = 0
+    assert question_errors(sharp(classes), two) == (2, 6)
+    assert question_errors(sharp(classes[:0]), two[:0]) == (0, 0)
+
+
+def test_impossible_requests(small: Path) -> None:
+    task = Babi(str(small))
+    for difficulty, seed, split in ((0, 0, "train"), (21, 0, "test"), (3, -1, "test"), (3, 0, "x")):
+        with pytest.raises(UserError, match=r"^[^\n]*\.$"):
+            task.sample(1, difficulty, seed, split)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="choose en or en-10k"):
+        Babi(variant="hn")
+    with pytest.raises(UserError, match="0 or more, not -1"):
+        Babi(think=-1)
+
+
+def test_draw() -> None:
+    task = Babi()
+    batch = task.parse(12 * "Mary went to the park. " + "Where is Mary? [park] How do you go? [n, w]")
+    pictures = [
+        task.draw(batch),
+        task.draw(batch, 0, sharp(batch.targets)),
+        task.draw(batch, 0, sharp(0 * batch.targets)),
+    ]
+    for pixels in pictures:
+        assert pixels.dtype == np.uint8
+        assert pixels.ndim == 3
+        assert pixels.shape[1:] == (901, 3)
+    red = [(pixels[..., 0].astype(int) - pixels[..., 1] > 100).sum() for pixels in pictures]
+    assert red[0] == red[1] == 0 < red[2]
+    long = task.parse(80 * "Mary went to the park. Where is Mary? [park] ")
+    assert task.draw(long).shape[0] < 1600
+
+
+@real
+def test_the_real_files() -> None:
+    task = Babi(str(REAL))
+    assert task.missing == ("en-10k/qa3_train",)
+    counts = {d: task.stories(d, "test") for d in range(1, 21)}
+    assert [counts[d] for d in (1, 4, 15, 16, 17, 18, 19, 20)] == [200, 1000, 250, 1000, 125, 199, 1000, 93]
+    assert task.stories(1, "train") + task.stories(1, "valid") == 2000
+    assert task.stories(3, "train") + task.stories(3, "valid") == 200  # of 2,000: the file of 1,000 questions
+    assert task.stories(4, "train") + task.stories(4, "valid") == 10_000 - 1480
+    words: set[int] = set()
+    for difficulty in range(1, 21):
+        batch = everything(task, difficulty, "test")
+        assert batch.mask is not None
+        assert task.check(batch).all(), difficulty
+        questions = batch.mask.clone()
+        questions[:, 1:] &= ~batch.mask[:, :-1]
+        assert questions.sum() == 1000
+        assert batch.mask.sum() == {8: 1069, 19: 2000}.get(difficulty, 1000)
+        assert sorted(batch.info["story"].tolist()) == list(range(counts[difficulty]))
+        words |= set(batch.inputs.unique().tolist()) | set(batch.targets.unique().tolist())
+    # The lexicon has all words, and no others; only typed stories have commas.
+    assert words == set(range(len(Babi.tokens))) - {Babi.tokens.index(",")}
+    assert len(WORDS) == 156
+
+
+@real
+def test_real_labels_by_walking() -> None:
+    """Tasks 1 and 19 are easy to solve: follow the people, search the map."""
+    task = Babi(str(REAL))
+    batch = everything(task, 1, "test")
+    for i in range(len(batch)):
+        place: dict[str, str] = {}
+        for line in re.findall(r"[^.?]*[.?](?: \[\w+\])?", task.text(batch, i)):
+            line = line.strip().lower()
+            if match := re.match(r"where is (\w+)\? \[(\w+)\]", line):
+                assert place[match[1]] == match[2]
+            else:
+                place[line.split()[0]] = line.rstrip(".").split()[-1]
+    batch = everything(task, 19, "test")
+    for i in range(len(batch)):
+        text = task.text(batch, i).lower()
+        way = re.search(r"from the (\w+) to the (\w+)\? \[(\w), (\w)\]", text)
+        assert way
+        here = {way[1]}
+        for direction in way[3], way[4]:
+            said = {"n": "north", "s": "south", "e": "east", "w": "west"}[direction]
+            back = {"n": "south", "s": "north", "e": "west", "w": "east"}[direction]
+            there = {a for h in here for a in re.findall(rf"the (\w+) is {said} of the {h}\.", text)}
+            here = there | {b for h in here for b in re.findall(rf"the {h} is {back} of the (\w+)\.", text)}
+        assert way[2] in here
+
+
+@real
+@pytest.mark.parametrize(
+    ("difficulty", "split", "golden"),
+    [(1, "train", "8d9e954c01b54146"), (4, "valid", "d9f6f56cdce2d58a"), (8, "test", "cde0268779391350")],
+)
+def test_the_same_everywhere(difficulty: int, split: Split, golden: str) -> None:
+    batch = Babi(str(REAL)).sample(50, difficulty, 3, split)
+    numbers = batch.inputs.numpy().astype("<i8").tobytes() + batch.targets.numpy().astype("<i8").tobytes()
+    assert sha256(numbers).hexdigest()[:16] == golden
