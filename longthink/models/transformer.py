@@ -1,4 +1,4 @@
-"""Transformer encoders that classify a sequence of tokens, with the parts of the seed's chapter 5 as choices.
+"""Transformer encoders that classify a sequence of tokens, with the parts of Csordás (2023), chapter 5, as choices.
 
 The Neural Data Router is ``attention="geometric", gate=True`` with shared layers; ``router`` makes one. A step is a
 layer: shared ones can be applied more often than in training.
@@ -6,7 +6,7 @@ layer: shared ones can be applied more often than in training.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from longthink.errors import UserError
 from longthink.layers.act import Accumulated, AdaptiveTime
 from longthink.layers.attention import attentions
-from longthink.layers.feedforward import Dense
+from longthink.layers.feedforward import Dense, FeedForward, feedforwards
 from longthink.layers.positions import sinusoids
 from longthink.models.base import Layered, models
 from longthink.think import note
@@ -29,28 +29,30 @@ class Context(NamedTuple):
     end: Tensor  # [batch]: the column of the end token
 
 
-class Adaptive(NamedTuple):
-    """The state of a Transformer with adaptive computation time."""
+class Columns(NamedTuple):
+    """The state of a Transformer that needs to remember more than its columns."""
 
     h: Tensor  # [batch, n, width]
-    gathered: Accumulated
+    gathered: Accumulated | None = None
+    """With adaptive computation time."""
+    balance: Tensor | None = None
+    """What sparse feed-forward layers have asked for in the loss so far, while training: [batch]."""
 
 
 class PostNormLayer(nn.Module):
     """The standard Transformer layer with the norms after the sums."""
 
-    def __init__(
-        self, width: int, hidden: int, attention: nn.Module, activation: str, dropout: float, **unused: Any
-    ) -> None:
+    def __init__(self, width: int, attention: nn.Module, feedforward: FeedForward, dropout: float) -> None:
         super().__init__()
-        self.attention = attention
-        self.feedforward = Dense(width, hidden, activation, dropout)
+        self.attention, self.feedforward = attention, feedforward
         self.norm_attention, self.norm_output = nn.LayerNorm(width), nn.LayerNorm(width)
         self.dropout = dropout
 
-    def forward(self, x: Tensor, padding: Tensor) -> Tensor:
+    def forward(self, x: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
+        """The new columns, and what the feed-forward part asks for in the loss."""
         a = self.norm_attention(x + self._drop(self.attention(x, padding)))
-        return self.norm_output(a + self._drop(self.feedforward(a)))
+        update, balance = self.feedforward.forward_with_balance(a)
+        return self.norm_output(a + self._drop(update)), balance
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, self.training)
@@ -66,32 +68,31 @@ class GatedLayer(nn.Module):
     def __init__(
         self,
         width: int,
-        hidden: int,
         attention: nn.Module,
-        activation: str,
+        feedforward: FeedForward,
         dropout: float,
+        gate: FeedForward,
         gate_dropout: float,
         residual_update: bool,
         tanh_update: bool,
     ) -> None:
         super().__init__()
-        self.attention = attention
-        inside = 0.0 if residual_update else dropout  # E.1.1: no dropout in Eq. E.1
-        self.update = Dense(width, hidden, activation, inside, output_gain="tanh")
-        self.gate = Dense(width, width, activation, inside, output_bias=-3.0)
+        self.attention, self.update, self.gate = attention, feedforward, gate
         self.norm_attention = nn.LayerNorm(width)
         self.norm_update = None if tanh_update else nn.LayerNorm(width)
         self.dropout, self.gate_dropout, self.residual_update = dropout, gate_dropout, residual_update
 
-    def forward(self, x: Tensor, padding: Tensor) -> Tensor:
+    def forward(self, x: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
+        """The new columns, and what the feed-forward part asks for in the loss."""
         a = self.norm_attention(x + F.dropout(self.attention(x, padding), self.dropout, self.training))  # Eq. 5.1
-        u = self.update(a) + a if self.residual_update else self.update(a)
+        u, balance = self.update.forward_with_balance(a)
+        u = u + a if self.residual_update else u
         u = u.tanh() if self.norm_update is None else self.norm_update(u)  # Eq. 5.2
         g = self.gate(a).sigmoid()  # Eq. 5.3
         if self.training and self.gate_dropout:
             g = g * (torch.rand(g.shape[:-1], device=g.device) >= self.gate_dropout)[..., None]
         note("gate", g)
-        return torch.lerp(x, u.to(x.dtype), g.to(x.dtype))  # Eq. 5.4
+        return torch.lerp(x, u.to(x.dtype), g.to(x.dtype)), balance  # Eq. 5.4
 
 
 @models.add("transformer")
@@ -116,6 +117,8 @@ class Transformer(nn.Module):
         gate_dropout: float = 0.0,
         act: Literal["graves", "universal"] | None = None,
         act_weight: float = 0.03,
+        feedforward: str = "dense",
+        feedforward_options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         if read_from not in ("first", "last"):
@@ -127,20 +130,21 @@ class Transformer(nn.Module):
         self.begin, self.end = vocabulary, vocabulary + 1
         self.embedding = nn.Embedding(vocabulary + 2, width)
         self.embedding_dropout = dropout if self.absolute else 0.0
-        kind = GatedLayer if gate else PostNormLayer
-        self.layers = nn.ModuleList(
-            kind(
-                width,
-                hidden,
-                attentions[attention](width, heads, attention_dropout),
-                activation,
-                dropout,
-                gate_dropout=gate_dropout,
-                residual_update=residual_update,
-                tanh_update=attention != "geometric",
+        self.sparse, geometric = feedforward != "dense", attention == "geometric"
+        inside = 0.0 if residual_update else dropout  # E.1.1: no dropout in Eq. E.1
+
+        def layer() -> nn.Module:
+            part = _feedforward(feedforward, width, hidden, activation, inside, gate, feedforward_options or {})
+            attend = attentions[attention](width, heads, attention_dropout)
+            if not gate:
+                return PostNormLayer(width, attend, part, dropout)
+            opener = Dense(width, width, activation, inside, output_bias=-3.0)
+            # Without geometric attention the update ends in tanh (D.3.3).
+            return GatedLayer(
+                width, attend, part, dropout, opener, gate_dropout, residual_update, tanh_update=not geometric
             )
-            for _ in range(distinct_steps or 1)
-        )
+
+        self.layers = nn.ModuleList(layer() for _ in range(distinct_steps or 1))
         self.act = None if act is None else AdaptiveTime(width, act)
         self.act_weight = act_weight
         self.head = nn.Linear(width, classes)
@@ -159,36 +163,60 @@ class Transformer(nn.Module):
         return Context(x, columns > used[:, None] + 1, used + 1)
 
     def start(self, context: Context) -> Any:
-        if self.act is not None:
-            return Adaptive(context.x, self.act.start(context.x))
-        return context.x if self.max_steps is None else Layered(context.x, 0)
+        state: Any = context.x
+        asks = self.sparse and self.training
+        if self.act is not None or asks:
+            gathered = None if self.act is None else self.act.start(context.x)
+            state = Columns(context.x, gathered, context.x.new_zeros(len(context.x)) if asks else None)
+        return state if self.max_steps is None else Layered(state, 0)
 
     def step(self, state: Any, context: Context) -> Any:
         if isinstance(state, Layered):
-            return Layered(self.layers[state.next](state.state, context.padding), state.next + 1)
-        if isinstance(state, Adaptive):
-            assert self.act is not None
-            after = self.layers[0](state.h, context.padding)
-            return Adaptive(after, self.act.update(state.gathered, state.h, after))
-        return self.layers[0](state, context.padding)
+            return Layered(self._apply_layer(state.next, state.state, context), state.next + 1)
+        return self._apply_layer(0, state, context)
+
+    def _apply_layer(self, index: int, state: Any, context: Context) -> Any:
+        if not isinstance(state, Columns):
+            return self.layers[index](state, context.padding)[0]
+        after, balance = self.layers[index](state.h, context.padding)
+        gathered = state.gathered
+        if self.act is not None and gathered is not None:
+            gathered = self.act.update(gathered, state.h, after)
+        return Columns(after, gathered, None if state.balance is None else state.balance + balance)
 
     def read(self, state: Any, context: Context) -> Tensor:
         if isinstance(state, Layered):
             state = state.state
-        if isinstance(state, Adaptive):
-            assert self.act is not None
-            state = self.act.output(state.gathered, state.h)
+        if isinstance(state, Columns):
+            state = state.h if self.act is None else self.act.output(cast(Accumulated, state.gathered), state.h)
         if self.read_from == "first":
             return self.head(state[:, 0])
         return self.head(state[torch.arange(len(state), device=state.device), context.end])
 
     def penalty(self, state: Any, context: Context) -> Tensor | None:
-        """Adaptive computation time costs: the mean remainder of the columns that are there (D.1)."""
-        if not isinstance(state, Adaptive):
+        """What is added to the loss: the mean remainder of adaptive time (D.1), and what sparse layers ask for."""
+        if isinstance(state, Layered):
+            state = state.state
+        if not isinstance(state, Columns):
             return None
-        there = ~context.padding
-        mean = (state.gathered.remainder * there).sum(1) / there.sum(1)
-        return self.act_weight * mean.mean()
+        total = torch.zeros((), device=state.h.device)
+        if state.gathered is not None:
+            there = ~context.padding
+            mean = (state.gathered.remainder * there).sum(1) / there.sum(1)
+            total = total + self.act_weight * mean.mean()
+        return total if state.balance is None else total + state.balance.mean()
+
+
+def _feedforward(
+    kind: str, width: int, hidden: int, activation: str, dropout: float, gate: bool, options: dict[str, Any]
+) -> FeedForward:
+    make = feedforwards[kind]
+    if kind == "dense":
+        return make(width, hidden, activation, dropout, output_gain="tanh" if gate else "linear")
+    try:
+        return make(width, hidden, **options)
+    except TypeError as error:
+        raise UserError(f"The feed-forward kind {kind!r} does not take these options: {error}.") from None
 
 
 @models.add("router")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from longthink.errors import UserError
 from longthink.layers.act import AdaptiveTime
 from longthink.layers.attention import attentions
+from longthink.layers.feedforward import Dense, feedforwards
 from longthink.layers.positions import by_distance, relative_sinusoids
 from longthink.models import build
 from longthink.models.transformer import GatedLayer, PostNormLayer, Transformer
@@ -53,12 +54,13 @@ def our_name(public: str) -> str:
 
 def gated_layer(attention: str, hidden: int, tanh: bool) -> GatedLayer:
     kind = attentions[attention](32, 2)
-    return GatedLayer(32, hidden, kind, "relu", 0.0, gate_dropout=0.0, residual_update=False, tanh_update=tanh).double()
+    update, gate = Dense(32, hidden), Dense(32, 32)
+    return GatedLayer(32, kind, update, 0.0, gate, 0.0, residual_update=False, tanh_update=tanh).double()
 
 
 def public_layer(case: str) -> nn.Module:
     if case == "relative_transformer_encoder_layer":
-        return PostNormLayer(32, 64, attentions["relative"](32, 2), "relu", 0.0).double()
+        return PostNormLayer(32, attentions["relative"](32, 2), Dense(32, 64), 0.0).double()
     if case == "ndr_abs_rel_layer":
         return gated_layer("gated_positions", 128, True)
     return gated_layer("geometric", 64, False)
@@ -89,7 +91,7 @@ class Columns(nn.Module):
         return context
 
     def step(self, state: Tensor, context: Tensor) -> Tensor:
-        return self.layer(state, self.padding)
+        return self.layer(state, self.padding)[0]
 
     def read(self, state: Tensor, context: Tensor) -> Tensor:
         return state
@@ -271,7 +273,7 @@ def test_modified_router_has_a_residual_update() -> None:
     x = torch.randn(1, 5, 8)
     padding = torch.zeros(1, 5, dtype=torch.bool)
     a = layer.norm_attention(x + layer.attention(x, padding))
-    torch.testing.assert_close(layer(x, padding), layer.norm_update(a))
+    torch.testing.assert_close(layer(x, padding)[0], layer.norm_update(a))
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
@@ -302,3 +304,52 @@ def test_bad_options_get_one_sentence(options: dict) -> None:
     with pytest.raises(UserError) as error:
         build("transformer", vocabulary=9, classes=4, **options)
     assert str(error.value).endswith((".", "?"))
+
+
+@pytest.mark.parametrize("kind", list(feedforwards))
+@pytest.mark.parametrize("gate", [False, True])
+def test_any_feed_forward_kind_fits_any_layer(kind: str, gate: bool) -> None:
+    torch.manual_seed(0)
+    options = {"experts": {"experts": 4, "k": 2}, "top_k": {"k": 4}, "product_keys": {"k": 2}}.get(kind, {})
+    model = build(
+        "transformer",
+        vocabulary=9,
+        classes=4,
+        width=16,
+        hidden=16,
+        heads=2,
+        attention="geometric",
+        gate=gate,
+        feedforward=kind,
+        feedforward_options=options,
+    )
+    tokens = torch.randint(1, 9, (4, 6))
+    context = model.look(tokens)
+    thought = think(model, tokens, 3)
+    penalty = model.penalty(thought.state, context)
+    assert (penalty is None) == (kind == "dense")
+    loss = thought.logits.square().sum() + (0 if penalty is None else penalty)
+    loss.backward()
+    assert all(torch.isfinite(weight.grad).all() for weight in model.parameters() if weight.grad is not None)
+    model.eval()
+    assert torch.is_tensor(think(model, tokens, 3).state)  # nothing extra is carried when nobody trains
+
+
+def test_balance_is_summed_over_steps() -> None:
+    torch.manual_seed(0)
+    options = {"experts": 4, "k": 2, "balance": "entropy", "balance_weight": 0.1}
+    model = build(
+        "transformer",
+        vocabulary=9,
+        classes=4,
+        width=16,
+        hidden=16,
+        heads=2,
+        dropout=0.0,
+        feedforward="experts",
+        feedforward_options=options,
+    )
+    tokens = torch.randint(1, 9, (4, 6))
+    context = model.look(tokens)
+    one, three = (model.penalty(think(model, tokens, n).state, context) for n in (1, 3))
+    assert abs(three.item()) > 2 * abs(one.item()) > 0
