@@ -11,6 +11,7 @@ Printed = Mapping[str, tuple[tuple[float, float], ...]]
 _NAMES = {
     "lstm": "LSTM",
     "bilstm": "bidirectional LSTM",
+    "dnc": "DNC",
     "transformer": "Transformer",
     "relative": "+ relative positions",
     "relative_gate": "+ relative + gate",
@@ -37,6 +38,7 @@ def _ctl(backward: bool) -> None:
     forward_rows = {
         "lstm": ((1.0, 0.0), (1.0, 0.0)),
         "bilstm": ((1.0, 0.0), (1.0, 0.0)),
+        "dnc": ((1.0, 0.0), (1.0, 0.0)),
         "transformer": ((1.0, 0.0), (0.13, 0.01)),
         "relative": ((1.0, 0.0), (0.23, 0.05)),
         "relative_gate": ((1.0, 0.0), (0.99, 0.01)),
@@ -47,6 +49,7 @@ def _ctl(backward: bool) -> None:
     backward_rows = {
         "lstm": ((0.59, 0.03), (0.22, 0.03)),
         "bilstm": ((1.0, 0.0), (1.0, 0.0)),
+        "dnc": ((0.57, 0.06), (0.18, 0.02)),
         "transformer": ((0.82, 0.39), (0.12, 0.01)),
         "relative": ((1.0, 0.0), (0.13, 0.01)),
         "relative_gate": ((1.0, 0.0), (0.19, 0.04)),

@@ -50,7 +50,7 @@ class Recipe:
     batch: int = 50
     epochs: int = 50
 
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    optimizer: Literal["adam", "adamw", "sgd", "rmsprop"] = "adam"
     learning_rate: float = 1e-3
     recurrent_scale: float = 1.0
     """The learning rate of the weights that recur is multiplied by this (published for mazes: 1 / m)."""

@@ -23,6 +23,8 @@ def make_optimizer(recipe: Recipe, model: nn.Module, fused: bool = False) -> tor
     rate, decay = recipe.learning_rate, recipe.weight_decay
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=rate, momentum=recipe.momentum, weight_decay=decay)
+    if recipe.optimizer == "rmsprop":
+        return torch.optim.RMSprop(groups, lr=rate, momentum=recipe.momentum, weight_decay=decay, eps=1e-10)
     kind = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
     return kind(groups, lr=rate, weight_decay=decay, fused=fused)
 
