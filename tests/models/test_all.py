@@ -63,7 +63,7 @@ def test_every_state_can_be_continued_and_halted(name: str, options: dict[str, A
     torch.testing.assert_close(think(model, batch.inputs, 3, state=half.state).logits, whole.logits)
     assert torch.isfinite(whole.trace["change"]).all()
     # Stopping one sample at a time gives each the logits of its own step.
-    halted = think(model, batch.inputs, 5, halt=Converged(float(whole.trace["change"][:, 2].median())))
+    halted = think(model, batch.inputs, 5, halt=Converged(whole.trace["change"][:, 2].median().item()))
     for row, steps in enumerate(halted.steps_used.tolist()):
         torch.testing.assert_close(halted.logits[row], whole.trace["logits"][row, steps - 1])
     sure = think(model, batch.inputs, 5, halt=MaximumConfidence())
