@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longthink.errors import UserError, unknown
+from longthink.inspect.commands import app as inspection
 
 if TYPE_CHECKING:
     import longthink as lt
@@ -24,6 +25,8 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(inspection, name="inspect")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ...")]

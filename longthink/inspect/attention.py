@@ -1,0 +1,132 @@
+"""Who looks where, and which columns move, at each step? (Figures 5.3, 5.4 and D.4 to D.10 of the router)
+
+Any model that notes "attention" [batch, heads, targets, sources] or "gate" [batch, columns, ...] can be seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longthink.errors import UserError
+from longthink.inspect.pieces import at_test_time, check_steps, device_of, rounded
+from longthink.think import Thinker, think, unfold
+
+WATCHED = ("attention", "gate")
+_MOST_PANELS = 24
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMaps:
+    """One sample's thoughts. Step t is entry t - 1."""
+
+    labels: tuple[str, ...]
+    """What stands in each column."""
+    attention: Tensor | None  # [steps, heads, targets, sources]
+    gate: Tensor | None  # [steps, columns]: the mean over channels
+
+    @property
+    def steps(self) -> int:
+        there = self.attention if self.attention is not None else self.gate
+        assert there is not None
+        return len(there)
+
+    def seen(self, head: int | None = None) -> Tensor:
+        """Of one head, or the largest of all heads (Figure D.8): [steps, targets, sources]."""
+        if self.attention is None:
+            raise UserError("This model notes no attention; look at its gates.")
+        heads = self.attention.shape[1]
+        if head is None:
+            return self.attention.amax(1)
+        if not 0 <= head < heads:
+            raise UserError(f"This model has heads 0 to {heads - 1}, not {head}.")
+        return self.attention[:, head]
+
+    def to_json(self, head: int | None = None) -> dict[str, Any]:
+        return {
+            "labels": list(self.labels),
+            "steps": self.steps,
+            "heads": 0 if self.attention is None else self.attention.shape[1],
+            "head": head,
+            "attention": None if self.attention is None else rounded(self.seen(head)),
+            "gate": None if self.gate is None else rounded(self.gate),
+        }
+
+
+def attention_maps(model: Thinker, inputs: Tensor, steps: int, words: Sequence[str] = ()) -> AttentionMaps:
+    """Think about the first sample and keep its attention and gates. ``words`` are its tokens."""
+    check_steps(model, steps)
+    one = inputs[:1].to(device_of(model))
+    with at_test_time(model):
+        first = next(unfold(model, one, 1, notes=WATCHED))
+        noted = tuple(name for name in WATCHED if first.notes[name] is not None)
+        if not noted:
+            raise UserError("This model notes neither attention nor gates; look at a Transformer or a router.")
+        trace = think(model, one, steps, watch=noted, read=False).trace
+    attention, gate = trace.get("attention"), trace.get("gate")
+    if gate is not None:
+        gate = gate[0].float().flatten(2).mean(2).cpu() if gate.dim() > 3 else gate[0].float().cpu()
+    attention = None if attention is None else attention[0].float().cpu()
+    columns = gate.shape[1] if gate is not None else attention.shape[-1] if attention is not None else 0
+    return AttentionMaps(_labels(words, columns), attention, gate)
+
+
+def _labels(words: Sequence[str], columns: int) -> tuple[str, ...]:
+    """Transformers put a begin and an end token around the words."""
+    if len(words) == columns:
+        return tuple(words)
+    if words and len(words) + 2 <= columns:
+        return ("⊢", *words, "⊣", *[""] * (columns - len(words) - 2))
+    return tuple(str(i) for i in range(columns))
+
+
+def draw(maps: AttentionMaps, head: int | None = None, title: str = "") -> Any:
+    """Attention at each step (source to the right, target down), and below it the gates: step by column."""
+    from longthink.inspect.figures import figure, heat
+
+    shown = _evenly(maps.steps)
+    columns = min(6, len(shown))
+    rows = -(-len(shown) // columns) if maps.attention is not None else 0
+    width, count = 2.1 * columns + 0.6, len(maps.labels)
+    strips = _strips(maps, head)
+    deep = 0.12 * maps.steps + 0.9
+    new = figure(max(width, 6.0), 2.2 * rows + deep * len(strips) + 0.3)
+    if title:
+        new.suptitle(title, size=11, x=0.01, ha="left")
+    grid = new.add_gridspec(rows + len(strips), columns, height_ratios=[2.2] * rows + [deep] * len(strips))
+    small = {"size": max(3.5, min(7.0, 110 / count)), "family": "monospace"}
+    if maps.attention is not None:
+        seen = maps.seen(head)
+        for i, step in enumerate(shown):
+            axes = new.add_subplot(grid[i // columns, i % columns])
+            heat(axes, seen[step - 1], f"step {step}")
+            axes.set_xticks(range(count), maps.labels, **small)
+            axes.set_yticks(range(count), maps.labels, **small)
+    for i, (name, values) in enumerate(strips):
+        axes = new.add_subplot(grid[rows + i, :])
+        image = heat(axes, values, name, aspect="auto", extent=(-0.5, count - 0.5, maps.steps + 0.5, 0.5))
+        axes.set_xticks(range(count), maps.labels, **small)
+        axes.set_ylabel("step", size=8)
+        new.colorbar(image, ax=axes, pad=0.01, ticks=(0, 1)).ax.tick_params(labelsize=7)
+    return new
+
+
+def _strips(maps: AttentionMaps, head: int | None) -> list[tuple[str, Tensor]]:
+    strips = []
+    if maps.attention is not None:
+        last = max((i for i, label in enumerate(maps.labels) if label), default=0)
+        strips.append((f"what column {maps.labels[last]} looks at", maps.seen(head)[:, last]))
+    if maps.gate is not None:
+        strips.append(("how far each column's gate is open", maps.gate))
+    return strips
+
+
+def _evenly(steps: int) -> list[int]:
+    """All steps, or as many as there is room for."""
+    if steps <= _MOST_PANELS:
+        return list(range(1, steps + 1))
+    return sorted({round(float(step)) for step in torch.linspace(1, steps, _MOST_PANELS)})

@@ -1,0 +1,116 @@
+"""What does a DNC do with its memory: where it writes and reads, what it frees, what follows what? (chapter 2)"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from longthink.errors import UserError
+from longthink.inspect.pieces import at_test_time, device_of, rounded
+from longthink.think import Thinker, think
+
+NOTED = ("write_address", "read_address", "read_modes", "usage")
+MASKS = ("read_mask", "write_mask")
+MODES = ("backward", "content", "forward")
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryTrace:
+    """One sample, one row a time step; thinking steps come after the sequence."""
+
+    write_address: Tensor  # [time, cells]
+    read_address: Tensor  # [time, heads, cells]
+    read_modes: Tensor  # [time, heads, 3]
+    usage: Tensor  # [time, cells]
+    link: Tensor  # [cells, cells]: (i, j) is how much i was written right after j
+    link_step: int
+    """The time step, from 1, whose links these are."""
+    read_mask: Tensor | None = None  # [time, heads, width]; None without masks
+    write_mask: Tensor | None = None  # [time, width]
+
+    @property
+    def times(self) -> int:
+        return len(self.usage)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "time_steps": self.times,
+            "cells": self.usage.shape[1],
+            "heads": self.read_address.shape[1],
+            "modes": list(MODES),
+            "write_address": rounded(self.write_address),
+            "read_address": rounded(self.read_address),
+            "read_modes": rounded(self.read_modes),
+            "usage": rounded(self.usage),
+            "link_step": self.link_step,
+            "link": rounded(self.link),
+            "read_mask": None if self.read_mask is None else rounded(self.read_mask),
+            "write_mask": None if self.write_mask is None else rounded(self.write_mask),
+        }
+
+
+def memory_trace(model: Thinker, inputs: Tensor, steps: int = 0, link_step: int | None = None) -> MemoryTrace:
+    """Read the first sample, think on for ``steps`` steps, and keep the addresses (and the links of the last)."""
+    one = inputs[:1].to(device_of(model))
+    with at_test_time(model):
+        trace = think(model, one, steps, watch=(*NOTED, "link"), read=False).trace
+        if any(name not in trace for name in (*NOTED, "link")):
+            raise UserError("This model notes no memory; look at a DNC.")
+        for name in MASKS:  # those built without masks say so instead of noting them
+            try:
+                trace |= think(model, one, steps, watch=(name,), read=False).trace
+            except UserError:
+                continue
+    kept = {name: value[0].float().cpu() for name, value in trace.items()}
+    times = len(kept["usage"])
+    at = times if link_step is None else link_step
+    if not 1 <= at <= times:
+        raise UserError(f"The links of time steps 1 to {times} can be seen, not of {at}.")
+    write_mask = kept.get("write_mask")
+    return MemoryTrace(
+        **{name: kept[name] for name in NOTED},
+        link=kept["link"][at - 1],
+        link_step=at,
+        read_mask=kept.get("read_mask"),
+        write_mask=None if write_mask is None else write_mask.flatten(1),
+    )
+
+
+def draw(trace: MemoryTrace, title: str = "") -> Any:
+    """Time runs to the right in all pictures but that of the links."""
+    from longthink.inspect.figures import figure, heat
+
+    panels: list[tuple[str, str, Tensor]] = [("write address", "cell", trace.write_address)]
+    for head in range(trace.read_address.shape[1]):
+        of = f" of head {head}" if trace.read_address.shape[1] > 1 else ""
+        panels.append((f"read address{of}", "cell", trace.read_address[:, head]))
+        panels.append((f"read modes{of}", "", trace.read_modes[:, head]))
+        if trace.read_mask is not None:
+            panels.append((f"read mask{of}", "place in a cell", trace.read_mask[:, head]))
+    panels.append(("usage", "cell", trace.usage))
+    if trace.write_mask is not None:
+        panels.append(("write mask", "place in a cell", trace.write_mask))
+    count = len(panels) + 1
+    columns = 2 if count > 1 else 1
+    rows = -(-count // columns)
+    new = figure(9.0, 2.1 * rows + 0.3)
+    if title:
+        new.suptitle(title, size=11, x=0.01, ha="left")
+    end = trace.times + 0.5
+    for i, (name, unit, values) in enumerate(panels):
+        axes = new.add_subplot(rows, columns, i + 1)
+        heat(axes, values.T, name, aspect="auto", extent=(0.5, end, values.shape[1] - 0.5, -0.5))
+        axes.set_ylabel(unit, size=8)
+        axes.locator_params(integer=True)
+        if name.startswith("read modes"):
+            axes.set_yticks(range(len(MODES)), MODES)
+        axes.set_xlabel("time", size=8)
+    axes = new.add_subplot(rows, columns, count)
+    image = heat(axes, trace.link, f"links after time step {trace.link_step}")
+    axes.locator_params(integer=True)
+    axes.set_ylabel("written after ...", size=8)
+    axes.set_xlabel("... this cell", size=8)
+    new.colorbar(image, ax=axes, ticks=(0, 1)).ax.tick_params(labelsize=7)
+    return new

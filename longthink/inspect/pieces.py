@@ -1,0 +1,97 @@
+"""What the questions share: work in pieces that fit into memory, a quiet model, numbers for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from longthink.errors import UserError
+from longthink.solving import finite
+from longthink.think import Thinker, tensors
+
+OnStep: TypeAlias = Callable[[int], None]
+"""Told after every step how many samples took it: long work shows how far it is."""
+
+
+def nobody(samples: int) -> None:
+    """Nobody wants to know."""
+
+
+@contextmanager
+def at_test_time(model: Thinker) -> Iterator[None]:
+    """Without dropout and gradients; the model's mode comes back afterwards."""
+    was_training = isinstance(model, nn.Module) and model.training
+    if isinstance(model, nn.Module):
+        model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        if isinstance(model, nn.Module):
+            model.train(was_training)
+
+
+def device_of(model: Thinker) -> torch.device:
+    """Where its weights are; toys without weights work on the CPU."""
+    parameters: Iterable[Tensor] = model.parameters() if isinstance(model, nn.Module) else ()
+    return next((weight.device for weight in parameters), torch.device("cpu"))
+
+
+def pieces(samples: int, chunk: int) -> list[slice]:
+    """Parts of at most ``chunk`` samples, as equal as can be: no sample is alone while there are others."""
+    if samples < 1:
+        raise UserError("There is nothing to look at; ask for at least one sample.")
+    if chunk < 1:
+        raise UserError(f"A chunk must be 1 or more samples, not {chunk}.")
+    parts = np.array_split(np.arange(samples), -(-samples // chunk))
+    return [slice(int(part[0]), int(part[-1]) + 1) for part in parts]
+
+
+def check_steps(model: Thinker, steps: int) -> None:
+    """The loop's own complaints, before any work."""
+    if steps < 1:
+        raise UserError(f"The number of steps must be 1 or more, not {steps}.")
+    limit = getattr(model, "max_steps", None)
+    if limit is not None and steps > limit:
+        raise UserError(f"This feed-forward network has {limit} blocks; ask for at most {limit} steps, not {steps}.")
+
+
+def distance(one: Any, other: Any) -> Tensor:
+    """The length of the difference of two states, for each sample: [batch]."""
+    return _length(a - b for a, b in zip(_flat(one), _flat(other), strict=True))
+
+
+def length(state: Any) -> Tensor:
+    """The length of a state, for each sample: [batch]."""
+    return _length(_flat(state))
+
+
+def _flat(state: Any) -> list[Tensor]:
+    found = [t.reshape(len(t), -1).double() for t in tensors(state) if t.is_floating_point()]
+    if not found:
+        raise UserError("This model's state holds no numbers, so its change cannot be measured.")
+    return found
+
+
+def _length(parts: Iterable[Tensor]) -> Tensor:
+    return torch.stack([part.square().sum(1) for part in parts]).sum(0).sqrt()
+
+
+def rounded(values: Tensor, digits: int = 4) -> Any:
+    """Nested lists of short numbers; None where they are not finite, which JSON does not know."""
+    if values.dim() == 0:
+        return finite(float(values)) if values.is_floating_point() else values.item()
+    if values.dim() > 1:
+        return [rounded(row, digits) for row in values]
+    return [_short(value, digits) for value in values.tolist()]
+
+
+def _short(value: float, digits: int) -> float | None:
+    if isinstance(value, int):
+        return value
+    return float(f"{value:.{digits}g}") if np.isfinite(value) else None

@@ -1,0 +1,142 @@
+"""``longthink inspect``: one JSON document, a file, a picture, a table, and one sentence for every mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import pytest
+import typer
+
+import longthink as lt
+from longthink.errors import UserError
+from longthink.inspect.commands import app
+from longthink.loading import rebuild
+from longthink.training.recipe import Recipe
+
+ALWAYS = {"weights", "task", "unit", "trained"}
+
+
+def run(*args: str) -> None:
+    typer.main.get_command(app).main(list(args), standalone_mode=False)
+
+
+def json_of(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
+    run(*args, "--json")
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    return json.loads(shown.out)
+
+
+def folder(path: Path, model: str, **options: Any) -> str:
+    recipe = Recipe(name="toy", task="ctlpp", difficulty=(2,), model=model, model_options=options, steps=3)
+    task, built = rebuild(recipe)
+    return str(lt.save(lt.Loaded(built, task, {"recipe": recipe.to_json()}), path / model))
+
+
+def test_perturb(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out, plot = tmp_path / "new" / "found.json", tmp_path / "found.png"
+    args = ("perturb", "prefix_sums", "--difficulty", "16", "--samples", "2", "--steps", "40")
+    found = json_of(capsys, *args, "--disturb", "noise@1", "--disturb", "flips@30", "--out", str(out))
+    assert set(found) >= ALWAYS | {"recoveries", "difficulty", "samples", "seed"}
+    assert [one["final_accuracy"] for one in found["recoveries"]] == [1.0, 1.0]
+    assert json.loads(out.read_text()) == found
+    run(*args, "--disturb", "clean", "--plot", str(plot))
+    assert "100.0%" in capsys.readouterr().out
+    assert matplotlib.image.imread(plot)[..., :3].std() > 0.02
+
+
+def test_each_bit(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ("perturb", "prefix_sums", "--difficulty", "8", "--samples", "1", "--steps", "40", "--each-bit")
+    found = json_of(capsys, *args)
+    assert len(found["mean_steps_to_solution"]) == 8
+
+
+def test_convergence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    args = ("convergence", "prefix_sums", "--difficulty", "16", "--samples", "1", "--steps", "130")
+    found = json_of(capsys, *args, "--plot", str(tmp_path / "a.svg"))
+    assert [one["inputs"] for one in found["settlings"]] == ["problems", "noise"]
+    assert found["settlings"][0]["verdicts"]["fixed point"] == 1
+    assert (tmp_path / "a.svg").stat().st_size > 1000
+    run(*args)
+    assert "limit cycle" in capsys.readouterr().out
+
+
+def test_overthinking(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    args = ("overthinking", "prefix_sums", "--difficulty", "16,24", "--samples", "1", "--multiples", "1,3")
+    found = json_of(capsys, *args, "--plot", str(tmp_path / "a.png"))
+    assert [one["verdict"] for one in found["reports"]] == ["Keeps its answers up to 3 m."] * 2
+    run(*args)
+    assert "Keeps its answers" in capsys.readouterr().out
+
+
+def test_hard_to_easy(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    args = ("hard-to-easy", "prefix_sums", "--samples", "1", "--steps", "50")
+    found = json_of(capsys, *args, "--plot", str(tmp_path / "a.png"))
+    assert [one["difficulty"] for one in found["curves"]] == [16, 24, 32]
+    run(*args, "--difficulty", "8")
+    assert "bits" in capsys.readouterr().out
+
+
+def test_receptive_field(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    args = ("receptive-field", "prefix_sums", "--samples", "1", "--steps", "2", "--place", "3")
+    found = json_of(capsys, *args, "--plot", str(tmp_path / "a.png"))
+    assert (found["place"], found["per_step"], found["solution_radius"]) == ([3], 5, 31)
+    assert found["fewest_steps"] < found["mean_steps_to_solution"]
+    run(*args)
+    assert "5 places a step" in capsys.readouterr().out
+
+
+def test_models_of_tokens(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    router = folder(tmp_path, "router", width=16, hidden=16)
+    plot = ("--plot", str(tmp_path / "a.png"))
+    found = json_of(capsys, "attention", router, "--problem", "c b a 3", *plot)
+    assert set(found) >= ALWAYS | {"attention", "gate", "labels", "problem"}
+    assert (found["problem"], found["steps"]) == ("c b a 3", 3)
+    run("attention", router, "--head", "0")
+    assert "gates most open" in capsys.readouterr().out
+    found = json_of(capsys, "representations", router, "--symbol", "6", *plot)
+    assert set(found) >= ALWAYS | {"similarities", "compatibility", "clusters"}
+    assert found["clusters"]["rows"] == ["C1", "C2"]
+    run("representations", router, "--symbol", "6")
+    assert "second from b" in capsys.readouterr().out
+    dnc = folder(tmp_path, "dnc", answer="last", cells=4, width=4)
+    found = json_of(capsys, "memory", dnc, *plot)
+    assert set(found) >= ALWAYS | {"usage", "link", "problem"}
+    run("memory", dnc, "--steps", "1")
+    assert "writes to cell" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("perturb", "mazez"), "no weights or folder named 'mazez'"),
+        (("perturb", "mazes", "--samples", "0"), "--samples must be 1 or more"),
+        (("perturb", "mazes", "--seed", "-1"), "--seed must be 0 or more"),
+        (("perturb", "mazes", "--disturb", "flips@1", "--samples", "2", "--steps", "1"), "in prefix_sums only"),
+        (("perturb", "prefix_sums", "--out", "a.txt"), "must end in .json"),
+        (("perturb", "prefix_sums", "--plot", "a.txt"), "must end in .png"),
+        (("convergence", "prefix_sums", "--steps", "3"), "at least 8 steps"),
+        (("convergence", "prefix_sums", "--tolerance", "0"), "--tolerance must be above 0"),
+        (("overthinking", "prefix_sums", "--multiples", "a"), "--multiples must be whole numbers"),
+        (("hard-to-easy", "mazes", "--difficulty", "4"), "odd maze size"),
+        (("receptive-field", "prefix_sums", "--place", "99", "--samples", "1"), "is not in an input of 32"),
+        (("attention", "prefix_sums"), "notes neither attention nor gates"),
+        (("memory", "prefix_sums"), "notes no memory"),
+        (("representations", "prefix_sums"), "compared on ctlpp"),
+        (("perturb", "mazes", "--device", "abacus"), "cannot be used on this machine"),
+    ],
+)
+def test_one_sentence_for_every_mistake(args: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        run(*args)
+    assert "\n" not in str(caught.value)
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    code = "import sys, longthink.inspect.commands; assert not {'torch', 'matplotlib'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,135 @@
+"""Attention and gates, the memory of a DNC, and what functions mean by a symbol."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import longthink as lt
+from longthink.errors import UserError
+from longthink.inspect import attention, memory, representations
+from longthink.models import build
+from longthink.tasks.ctlpp import CTLPP
+from tests.inspect.toys import Oracle, is_drawn
+
+TASK = CTLPP(variant="R")
+SIZES = {"vocabulary": len(TASK.tokens), "classes": 8}
+
+
+def test_attention_and_gates_of_a_router() -> None:
+    model = build("router", **SIZES, width=16, hidden=16, heads=2)
+    batch = TASK.parse("c b a 3")
+    maps = attention.attention_maps(model, batch.inputs, 5, TASK.decoded(batch))
+    assert maps.labels == ("⊢", "c", "b", "a", "3", "⊣")
+    assert maps.attention is not None
+    assert maps.gate is not None
+    assert maps.attention.shape == (5, 2, 6, 6)
+    assert maps.gate.shape == (5, 6)
+    assert 0 < maps.gate.min() <= maps.gate.max() < 1
+    assert torch.equal(maps.seen(), maps.attention.amax(1))
+    assert torch.equal(maps.seen(1), maps.attention[:, 1])
+    assert model.training  # as it was
+    document = maps.to_json(head=1)
+    assert set(document) == {"labels", "steps", "heads", "head", "attention", "gate"}
+    assert (document["steps"], document["heads"], document["head"]) == (5, 2, 1)
+    assert is_drawn(attention.draw(maps, title="c b a 3"))
+    with pytest.raises(UserError, match="heads 0 to 1, not 2"):
+        maps.seen(2)
+
+
+def test_a_transformer_without_gates_and_many_steps() -> None:
+    model = build("transformer", **SIZES, width=16, hidden=16, heads=2)
+    maps = attention.attention_maps(model, TASK.sample(2, 3, 0).inputs, 40)
+    assert maps.gate is None
+    assert maps.attention is not None
+    assert torch.allclose(maps.attention.sum(-1), torch.ones(40, 2, 6), atol=1e-5)
+    assert maps.labels == tuple("012345")
+    assert maps.to_json()["gate"] is None
+    assert is_drawn(attention.draw(maps))
+
+
+def test_distinct_layers_are_steps_too() -> None:
+    model = build("transformer", **SIZES, width=16, hidden=16, distinct_steps=3)
+    assert attention.attention_maps(model, TASK.sample(1, 3, 0).inputs, 3).steps == 3
+    with pytest.raises(UserError, match="at most 3 steps"):
+        attention.attention_maps(model, TASK.sample(1, 3, 0).inputs, 4)
+
+
+def test_a_model_without_attention_says_so() -> None:
+    model, task, _ = lt.load("prefix_sums")
+    with pytest.raises(UserError, match="notes neither attention nor gates") as caught:
+        attention.attention_maps(model, task.sample(1, 8, 0).inputs, 2)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("masks", [True, False])
+def test_the_memory_of_a_dnc(masks: bool) -> None:
+    model = build("dnc", classes=2, inputs=5, size=8, cells=6, width=4, heads=2, masks=masks)
+    trace = memory.memory_trace(model, torch.randn(3, 7, 5), steps=2, link_step=4)
+    assert trace.times == 9  # two thinking steps after the sequence
+    assert trace.write_address.shape == (9, 6)
+    assert trace.read_address.shape == (9, 2, 6)
+    assert torch.allclose(trace.read_modes.sum(-1), torch.ones(9, 2), atol=1e-5)
+    assert trace.link.shape == (6, 6)
+    assert (trace.read_mask is not None) == (trace.write_mask is not None) == masks
+    if trace.write_mask is not None:
+        assert trace.write_mask.shape == (9, 4)
+    document = trace.to_json()
+    assert (document["link_step"], document["cells"], document["heads"]) == (4, 6, 2)
+    assert document["modes"] == ["backward", "content", "forward"]
+    assert {"write_address", "read_address", "read_modes", "usage", "link", "read_mask"} <= set(document)
+    assert is_drawn(memory.draw(trace, "title"))
+    with pytest.raises(UserError, match="time steps 1 to 7"):
+        memory.memory_trace(model, torch.randn(1, 7, 5), link_step=8)
+
+
+def test_a_model_without_memory_says_so() -> None:
+    model = build("lstm", **SIZES, width=8)
+    for steps in (0, 1):
+        with pytest.raises(UserError, match="notes no"):
+            memory.memory_trace(model, TASK.sample(1, 2, 0).inputs, steps)
+
+
+def test_similarities_show_the_groups() -> None:
+    found = representations.similarities(Oracle(TASK), TASK, 0)
+    assert found.cosines.shape == (8, 32, 32)
+    same = torch.tensor([[a == b for b in found.groups] for a in found.groups])
+    assert torch.allclose(found.cosines, torch.where(same, 1.0, 0.5).double().expand(8, 32, 32), atol=1e-6)
+    assert torch.allclose(found.gap(), torch.full((8,), 0.5, dtype=torch.double), atol=1e-6)
+    for camps in found.clusters.tolist():
+        assert camps == [int(group == "b") for group in found.groups]
+    assert set(found.to_json()) == {"symbols", "functions", "groups", "cosines", "clusters", "group_gap"}
+
+
+def test_compatibility_shows_who_misreads_whom() -> None:
+    model = Oracle(TASK)
+    by_group = representations.compatibility(model, TASK, 0, ["6", "3"])
+    assert by_group.rows == by_group.columns == ("a", "b")
+    assert by_group.accuracy.tolist() == [[1.0, 1.0], [0.0, 1.0]]
+    assert by_group.pairs.tolist() == [[512, 512], [512, 512]]
+    found = representations.similarities(model, TASK, 0, ["6"])
+    by_cluster = representations.compatibility(model, TASK, 0, ["6"], found)
+    assert by_cluster.rows == ("C1", "C2")
+    assert by_cluster.accuracy.tolist() == by_group.accuracy.tolist()
+    assert set(by_cluster.to_json()) == {"rows", "columns", "accuracy", "pairs"}
+    assert is_drawn(representations.draw(found, by_group, "title"))
+    with pytest.raises(UserError, match="belong to one symbol"):
+        representations.compatibility(model, TASK, 0, ["6", "3"], found)
+
+
+@pytest.mark.parametrize(("name", "steps"), [("router", 3), ("lstm", 0)])
+def test_any_model_with_a_linear_head_can_be_compared(name: str, steps: int) -> None:
+    task = CTLPP(variant="S")
+    found = representations.similarities(build(name, **SIZES, width=16), task, steps, ["0"])
+    assert torch.allclose(found.cosines.diagonal(dim1=1, dim2=2), torch.ones(1, 32).double(), atol=1e-5)
+    assert set(found.groups) == {"a1", "a2", "b1", "b2", "o"}
+    assert is_drawn(representations.draw(found))
+
+
+def test_what_cannot_be_compared_says_so() -> None:
+    with pytest.raises(UserError, match="compared on ctlpp"):
+        representations.similarities(Oracle(TASK), lt.task("ctl"), 0)
+    with pytest.raises(UserError, match="no symbol '9'"):
+        representations.similarities(Oracle(TASK), TASK, 0, ["9"])
+    with pytest.raises(UserError, match="not read by a linear layer"):
+        representations.similarities(build("dnc", **SIZES, answer="last", cells=4, width=4), TASK, 0, ["0"])
