@@ -48,10 +48,10 @@ class Curve:
         return float(self.accuracy[-1])
 
     def at(self, step: int) -> float:
-        column = step // self.read_every - 1
-        if step % self.read_every or not 0 <= column < self.right.shape[1]:
+        column = (self.steps == step).nonzero()
+        if len(column) == 0:
             raise UserError(f"This curve has no step {step}; it has every {self.read_every} up to {self.steps[-1]}.")
-        return float(self.accuracy[column])
+        return float(self.accuracy[column[0, 0]])
 
     def most_confident(self) -> Tensor:
         """Accuracy at each step when the answer is that of the most confident step so far (section 4.3): [steps]."""

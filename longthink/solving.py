@@ -12,7 +12,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from longthink.errors import UserError
 from longthink.loading import Loaded, load, shipped
 from longthink.tasks import Batch, Task, task, tasks
 from longthink.think import Converged, Moment, confidence, tensors, think
-from longthink.training.files import explain_full_disk
+from longthink.training.files import replace_file
 
 AT_REST = 1e-5
 """The shipped networks come to a fixed point: below this relative change nothing moves that matters."""
@@ -341,16 +340,8 @@ def check_place(path: Path, kinds: Sequence[str] = (".png",)) -> None:
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Write beside the file, then rename: a reader sees the old picture or the new one."""
-    part = _beside(path)
-    with explain_full_disk(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            figure.savefig(part, format=path.suffix[1:].lower(), bbox_inches="tight", pad_inches=0.08)
-            part.replace(path)
-        finally:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
+    kind = path.suffix[1:].lower()
+    replace_file(path, lambda part: figure.savefig(part, format=kind, bbox_inches="tight", pad_inches=0.08))
 
 
 def _beside(path: Path) -> Path:

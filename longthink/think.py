@@ -351,7 +351,6 @@ class ACT:
         class Accumulate(Halting):
             spent = torch.zeros(batch, device=device)
             mean: Tensor | None = None
-            last: Tensor | None = None
 
             def after(self, moment: Moment) -> Tensor:
                 rows = moment.alive

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 
 import torch
 
+from longthink.hardware import hardware
 from longthink.training.files import write_json
 
 
@@ -38,7 +38,7 @@ def median_seconds(run: Callable[[], Any], repeats: int) -> float:
 def surroundings(repeats: int) -> dict[str, Any]:
     """What a timing means nothing without."""
     return {
-        "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine() + " CPU",
+        "hardware": hardware(device()),
         "torch": torch.__version__,
         "repeats": repeats,
         "statistic": "median",

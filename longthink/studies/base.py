@@ -6,7 +6,6 @@ table and a picture an exam) is made from these files alone, so it can be made a
 
 from __future__ import annotations
 
-import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ import torch
 
 from longthink.errors import UserError
 from longthink.evaluate import Curve, curve
+from longthink.hardware import hardware
 from longthink.loading import load
 from longthink.recipes import recipes
 from longthink.registry import Registry
@@ -139,7 +139,7 @@ def _measure(one: Exam, model: ThinkingModule, task: Task, device: str) -> dict[
         **measured.to_json(),
         "seed": one.seed,
         "seconds": round(time.monotonic() - began, 1),
-        "hardware": torch.cuda.get_device_name() if device == "cuda" else platform.machine() + " CPU",
+        "hardware": hardware(device),
         "precision": "bfloat16" if device == "cuda" else "float32",
         "torch": torch.__version__,
     }

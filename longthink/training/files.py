@@ -22,7 +22,7 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    _replace(path, lambda part: part.write_text(text))
+    replace_file(path, lambda part: part.write_text(text))
 
 
 def read_json(path: Path) -> Any:
@@ -39,7 +39,7 @@ def read_json(path: Path) -> Any:
 def write_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     """Safetensors with a JSON document in its header."""
     dense = {name: t.detach().contiguous() for name, t in tensors.items()}
-    _replace(path, lambda part: save_file(dense, part, metadata={"about": json.dumps(about)}))
+    replace_file(path, lambda part: save_file(dense, part, metadata={"about": json.dumps(about)}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -69,7 +69,7 @@ def explain_full_disk(path: Path) -> Iterator[None]:
         raise UserError(f"Could not write {path}: {reason}, then run the same command again.") from error
 
 
-def _replace(path: Path, write: Callable[[Path], Any]) -> None:
+def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
     """Write beside the file, flush to the disk, then rename: a reader sees the old file or the new, never a part."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with explain_full_disk(path):

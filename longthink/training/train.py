@@ -6,7 +6,6 @@ bit-identical on a CPU to one that was not.
 
 from __future__ import annotations
 
-import platform
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +20,7 @@ from torch.multiprocessing import ProcessRaisedException
 
 from longthink.errors import UserError
 from longthink.evaluate import accuracy_at
+from longthink.hardware import hardware
 from longthink.loading import rebuild
 from longthink.tasks import Batch, Task
 from longthink.think import ThinkingModule, think
@@ -313,14 +313,12 @@ class Trainer:
 
     def _card(self, right: list[float]) -> dict[str, Any]:
         m, patient = self.recipe.valid_steps
-        device = self.fabric.device
-        hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine() + " CPU"
         return {
             "recipe": self.recipe.to_json(),
             "seed": self.seed,
             "updates": self.update,
             "minutes": round(self.seconds / 60, 2),
-            "hardware": hardware,
+            "hardware": hardware(self.fabric.device),
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "torch": torch.__version__,
             "validation": {"samples": len(self.valid), "steps": [m, patient], "accuracy": [right[0], right[-1]]},
