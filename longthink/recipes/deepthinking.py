@@ -169,7 +169,7 @@ def _ours() -> None:
         batch=500,
         train_samples=200_000,
         fresh=False,
-        epochs=15,
+        epochs=10,
         learning_rate=2e-3,
         recurrent_scale=0.1,
         validate_every=1,
@@ -182,7 +182,7 @@ def _ours() -> None:
         horizon=200,
         train_samples=59_000,
         batch=500,
-        epochs=20,
+        epochs=14,
         optimizer="adamw",
         learning_rate=1e-3,
         recurrent_scale=0.2,
@@ -191,10 +191,28 @@ def _ours() -> None:
     )
     add(sudoku)
     add(chess)
-    for recipe in (mazes, prefix):
-        add(recipe)
-        # The same training without recall: what the architecture alone is worth.
-        add(replace(_with_model(recipe, recall=False), name=f"{recipe.name}-no_recall"))
+    add(mazes)
+    add(prefix)
+    # The same training without recall: what the architecture alone is worth.
+    add(replace(_with_model(prefix, recall=False), name="prefix_sums-long-no_recall"))
+    # The published comparisons of mazes in a twentieth of their updates: batch and schedule of mazes-long, m steps and
+    # nothing after them.
+    short = replace(mazes, alpha=0.0, horizon=None, first_n=0, progressive_every=1, epochs=20)
+    add(
+        replace(
+            _with_model(short, recall=False), name="mazes-short-dt", note="no recall, m steps; schedule of mazes-long"
+        )
+    )
+    add(
+        replace(
+            _with_model(short, recall=False, distinct_steps=30),
+            name="mazes-short-ff",
+            note="feed-forward; schedule of mazes-long, learning rate of Table 5.7 for batch 200",
+            learning_rate=4e-4,
+            recurrent_scale=1.0,
+            epochs=15,
+        )
+    )
 
 
 _chapter_5()

@@ -2,6 +2,9 @@
 
 An update is made of pieces that are captured once and replayed: the full pass of m steps with its backward pass, one
 step without gradient (replayed as often as n asks for), and k steps with gradient for each k that was drawn.
+
+Graphs that share a pool may overwrite each other's results: one that is captured later is given memory that an earlier
+one still uses while it runs. So each kind of piece has a pool of its own; of one kind, an update replays one at most.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ class GraphedObjective:
         self.objective, self.model, self.half = objective, objective.model, half
         self.parameters = list(self.model.parameters())
         self.stages: dict[tuple[torch.Size, ...], _Stage] = {}
-        self.pool: Any = None
+        self.pools: dict[str, Any] = {kind: torch.cuda.graph_pool_handle() for kind in ("step", "full", "progressive")}
 
     def takes(self, plan: Plan) -> bool:
         """Mixed plans that branch off inside the full pass (n < m) would need a graph for every n."""
@@ -112,7 +115,7 @@ class GraphedObjective:
 
         _warm_up(run)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
+        with torch.cuda.graph(graph, pool=self.pools["full" if kind == "full" else "progressive"]):
             losses = run()
         _fill(stage.state, kept)
         return _Piece(graph, losses, [weight.grad for weight in self.parameters])
@@ -128,13 +131,12 @@ class GraphedObjective:
         with torch.no_grad(), self._autocast():
             _warm_up(lambda: think(self.model, mine.inputs, 2, read=False))
             begin = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(begin, pool=self.pool):
+            with torch.cuda.graph(begin, pool=self.pools["step"]):
                 context = self.model.look(mine.inputs)
                 state = self.model.start(context)
-            self.pool = begin.pool()
             begin.replay()
             step = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(step, pool=self.pool):
+            with torch.cuda.graph(step, pool=self.pools["step"]):
                 _fill(state, think(self.model, None, 1, state=state, context=context, read=False).state)
         return _Stage(mine, begin, step, state)
 

@@ -28,7 +28,7 @@ def _lower_bound(keys, value, routes, top):
     return count
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["routes", "top", "tiles"])  # a 1 would become a constant that cannot change in a loop
 def _plan(keys, starts, tile_expert, tile_row, routes, top, tiles, EXPERTS: tl.constexpr, LANES: tl.constexpr,
           ROWS: tl.constexpr, CHUNK: tl.constexpr):  # fmt: skip
     """Program e writes where expert e starts and its tiles of ROWS routes; the one after the last, the unused tiles."""
