@@ -14,7 +14,7 @@ import torch
 
 from longthink.bench.timing import device, median_seconds, surroundings
 from longthink.models import build
-from longthink.ops.geometric.plain import plain_weights
+from longthink.ops.geometric.plain import plain_read
 from longthink.tasks import Batch
 from longthink.training.graphs import GraphedObjective
 from longthink.training.losses import Objective, Plan
@@ -66,7 +66,7 @@ def _update(path: str, batch: int, length: int, steps: int, model: dict[str, Any
             objective(problems, plan)["loss"].backward()
 
     def plain() -> None:
-        with patch("longthink.layers.attention.geometric_weights", plain_weights):
+        with patch("longthink.layers.attention.geometric_read", plain_read):
             update()
 
     return plain if path == "plain" else update

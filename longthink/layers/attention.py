@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from longthink.errors import UserError
 from longthink.layers.positions import by_distance, relative_sinusoids, sinusoids
-from longthink.ops.geometric import geometric_weights
+from longthink.ops.geometric import geometric_read, geometric_weights
 from longthink.registry import Registry
 from longthink.think import note, wanted
 
@@ -124,12 +124,17 @@ class GeometricAttention(Attention):
         self.bias = nn.Parameter(torch.zeros(1))  # gamma
 
     def forward(self, x: Tensor, padding: Tensor) -> Tensor:
-        q, k, v = self.split(x)
-        q = F.dropout((q + self.content_bias[:, None]) * self.scale, self.dropout, self.training)
-        logits = q.to(k.dtype) @ k.transpose(-1, -2)
-        sides = self.direction(x).view(*x.shape[:2], self.heads, 2).transpose(1, 2)
-        weights = geometric_weights(logits, sides * self.direction_scale + self.bias, padding)
-        return self.gather(weights, v)
+        shape = (*x.shape[:2], self.heads)
+        q, kv = self.query(x).view(*shape, self.channels), self.key_value(x).view(*shape, 2, self.channels)
+        q = (q + self.content_bias.to(q.dtype)) * self.scale.to(q.dtype)
+        q = F.dropout(q, self.dropout, self.training)
+        sides = self.direction(x).view(*shape, 2)
+        sides = sides * self.direction_scale.to(sides.dtype) + self.bias.to(sides.dtype)
+        if not wanted("attention"):
+            return self.merge(geometric_read(q, kv, sides, padding).reshape(x.shape))
+        k, v = kv.permute(3, 0, 2, 1, 4)
+        logits = q.transpose(1, 2) @ k.transpose(-1, -2)
+        return self.gather(geometric_weights(logits, sides.transpose(1, 2), padding), v)
 
 
 def _softmax(logits: Tensor, padding: Tensor, dropout: float, training: bool) -> Tensor:

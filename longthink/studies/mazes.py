@@ -40,7 +40,7 @@ add(
             Exam("201x201", 201, 100, 5_000, read_every=100, chunk=20, skip=_SMALL),
             Exam("801x801", 801, 1, 16_000, read_every=500, chunk=1, skip=_SMALL),
         ),
-        remarks="Short: fewer updates of larger batches than published. The published 201x201 figure is for 2,000 steps; "
-        "one 801x801 maze was solved with 20,000.",
+        remarks="Short: fewer updates of larger batches than published. The published 201x201 figure is for 2,000 "
+        "steps; one 801x801 maze was solved with 20,000.",
     )
 )

@@ -282,7 +282,7 @@ class Trainer:
             loss = self._late_loss(patient)
         if own is not None:
             self.model.load_state_dict(own)
-        score = [min(right), -loss]
+        score = [min(right), sum(right), -loss]  # the weaker of the two first: a network must find and keep its answer
         line = {"update": self.update, f"valid_{m}": right[0], f"valid_{patient}": right[-1], "valid_loss": loss}
         better = self.best is None or score > self.best
         if due and better:

@@ -196,8 +196,10 @@ def test_fast_path_on_a_gpu_stays_near_float64(compiled: bool) -> None:
     truth = naive_loss(exact, batch, plan)
     truth.backward()
     assert abs(loss.item() - truth.item()) < 1e-2
+    whole = torch.cat([p.grad.flatten() for p in exact.parameters()]).norm()
     for mine, plain in zip(fast.parameters(), exact.parameters(), strict=True):
-        assert (mine.grad - plain.grad).norm() < 5e-2 * plain.grad.norm()
+        # The projection's gradient is a millionth of the whole here: less than the rounding of what it is made of.
+        assert (mine.grad - plain.grad).norm() < 5e-2 * plain.grad.norm() + 1e-4 * whole
 
 
 def test_default_start_has_pytorchs_scale() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from longthink.ops.geometric.naive import naive_weights
-from longthink.ops.geometric.plain import plain_weights
+from longthink.ops.geometric.plain import plain_read, plain_weights
 from tests.fixtures import fixture
 
 
@@ -32,6 +32,21 @@ def values_and_gradients(weights, logits, direction, padding):  # type: ignore[n
     probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.double).to(out)
     wanted = [logits] if direction is None else [logits, direction]
     return [out, *torch.autograd.grad((out * probe).sum(), wanted, materialize_grads=True)]
+
+
+def reading_problem(n: int, heads: int, channels: int, directed: bool, padded: bool) -> list[Tensor | None]:
+    torch.manual_seed(n)
+    q, kv = torch.randn(3, n, heads, channels), torch.randn(3, n, heads, 2, channels)
+    direction = torch.randn(3, n, heads, 2) if directed else None
+    padding = torch.arange(n) >= torch.tensor([[n], [max(1, n - 2)], [0]]) if padded else None
+    return [q, kv, direction, padding]
+
+
+def read_and_gradients(read, q, kv, direction, padding):  # type: ignore[no-untyped-def]
+    leaves = [t.clone().requires_grad_() for t in (q, kv, direction) if t is not None]
+    out = read(*leaves[:2], leaves[2] if direction is not None else None, padding)
+    probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.double).to(out)
+    return [out, *torch.autograd.grad((out * probe).sum(), leaves, materialize_grads=True)]
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 9])
@@ -97,8 +112,9 @@ import torch
 _empty_like = torch.empty_like
 torch.empty_like = lambda t, **k: _empty_like(t, **k).fill_(float("nan"))  # whatever is not written shows
 import longthink.ops.geometric.fast as fast
-from longthink.ops.geometric.plain import plain_weights
-from tests.ops.test_geometric import problem, values_and_gradients
+from longthink.ops.geometric.fused import fused_read
+from longthink.ops.geometric.plain import plain_read, plain_weights
+from tests.ops.test_geometric import problem, read_and_gradients, reading_problem, values_and_gradients
 
 # three numbers a program, so that rows are longer than a block and carry their sums on
 for n, blocks in [(1, None), (2, None), (7, None), (13, None), (13, (4, 8, 4)), (21, (2, 16, 4))]:
@@ -111,6 +127,13 @@ for n, blocks in [(1, None), (2, None), (7, None), (13, None), (13, (4, 8, 4)), 
             plain = values_and_gradients(plain_weights, *arguments)
             for a, b in zip(ours, plain):
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+for n, heads, channels in [(1, 1, 16), (2, 1, 16), (5, 2, 20), (16, 1, 8), (17, 2, 32)]:
+    for directed in (False, True):
+        for padded in (False, True):
+            arguments = reading_problem(n, heads, channels, directed, padded)
+            ours, plain = (read_and_gradients(read, *arguments) for read in (fused_read, plain_read))
+            for a, b in zip(ours, plain):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5)
 print("equal")
 """
 
@@ -137,5 +160,22 @@ def test_kernel_equals_plain_on_a_gpu(n: int, kind: torch.dtype, directed: bool,
     half = [t.to(kind) if t is not None and t.is_floating_point() else t for t in arguments]
     limit = 1e-4 if kind == torch.float32 else 3e-2
     for ours, true in zip(values_and_gradients(fast_weights, *half), truth, strict=True):
+        assert torch.isfinite(ours).all()
+        assert (ours.double() - true).norm() <= limit * true.norm() + 1e-12
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the compiled kernel needs a GPU")
+@pytest.mark.parametrize(("n", "heads", "channels"), [(1, 1, 16), (12, 1, 256), (33, 4, 64), (50, 16, 32), (64, 2, 20)])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_fused_reading_equals_plain_on_a_gpu(n: int, heads: int, channels: int, kind: torch.dtype) -> None:
+    from longthink.ops.geometric.fused import fused_read
+
+    arguments = [None if t is None else t.cuda() for t in reading_problem(n, heads, channels, True, True)]
+    rounded = [t.to(kind) if t is not None and t.is_floating_point() else t for t in arguments]
+    exact = [t.double() if t is not None and t.is_floating_point() else t for t in rounded]
+    limit = 1e-4 if kind == torch.float32 else 2e-2
+    truth = read_and_gradients(plain_read, *exact)
+    for ours, true in zip(read_and_gradients(fused_read, *rounded), truth, strict=True):
         assert torch.isfinite(ours).all()
         assert (ours.double() - true).norm() <= limit * true.norm() + 1e-12

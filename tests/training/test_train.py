@@ -184,7 +184,7 @@ def test_averaging_does_not_change_what_is_averaged(tmp_path: Path) -> None:
 
 
 def test_the_best_weights_are_those_that_stay_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The smaller of the accuracies at m and at 10 m decides, then the loss; equals are not better."""
+    """The smaller of the accuracies at m and at 10 m decides, then their sum, then the loss; equals are not better."""
     script = [[1.0, 0.2], [0.5, 0.6], [0.6, 0.5], [0.5, 0.9], [0.5, 0.5], [0.4, 1.0]]
     late = iter([1.0, 3.0, 2.0, 2.0, 2.5, 0.1])
     best_updates: list[int] = []
@@ -205,10 +205,10 @@ def test_the_best_weights_are_those_that_stay_right(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Trainer, "_late_loss", lambda *_: next(late))
     recipe = replace(TOY, epochs=6)
     run = train(recipe, 0, options(tmp_path))
-    assert best_updates == [9, 18, 27]
+    assert best_updates == [9, 18, 27, 36]
     card = read_json(run / "card.json")
-    assert card["updates"] == 27
-    assert card["validation"]["accuracy"] == [0.6, 0.5]
+    assert card["updates"] == 36
+    assert card["validation"]["accuracy"] == [0.5, 0.9]
     assert card["finished"]["updates"] == 54
     assert [line["valid_3"] for line in metrics(run) if "valid_3" in line] == [1.0, 0.5, 0.6, 0.5, 0.5, 0.4]
     assert [line["valid_30"] for line in metrics(run) if "valid_3" in line] == [0.2, 0.6, 0.5, 0.9, 0.5, 1.0]

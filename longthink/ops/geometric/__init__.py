@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from torch import Tensor
 
-from longthink.ops.geometric.plain import plain_weights
+from longthink.ops.geometric.plain import plain_read, plain_weights
+
+_TRITON = find_spec("triton") is not None  # imported when a GPU needs it: it takes its time
 
 
 def geometric_weights(logits: Tensor, direction: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
@@ -13,10 +17,21 @@ def geometric_weights(logits: Tensor, direction: Tensor | None = None, padding: 
     ``direction`` [batch, heads, n, 2] is added to a query's logits for the keys before (0) and after it (1), Eq. 5.9.
     ``padding`` [batch, n] is True for keys that are not there. Rows do not sum to one: what is left is "no match".
     """
-    if logits.is_cuda:
-        try:
-            from longthink.ops.geometric.fast import fast_weights
-        except ImportError:  # a GPU without Triton
-            return plain_weights(logits, direction, padding)
+    if logits.is_cuda and _TRITON:
+        from longthink.ops.geometric.fast import fast_weights
+
         return fast_weights(logits, direction, padding)
     return plain_weights(logits, direction, padding)
+
+
+def geometric_read(q: Tensor, kv: Tensor, direction: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
+    """What queries [batch, n, heads, channels] read from keys and values [batch, n, heads, 2, channels]: as queries.
+
+    ``direction`` is [batch, n, heads, 2] here. The weights are never stored where the sequence is short enough.
+    """
+    if q.is_cuda and _TRITON:
+        from longthink.ops.geometric.fused import LONGEST, fused_read
+
+        if q.shape[1] <= LONGEST:
+            return fused_read(q, kv, direction, padding)
+    return plain_read(q, kv, direction, padding, geometric_weights)

@@ -145,5 +145,7 @@ class _Geometric(torch.autograd.Function):
 
 
 def fast_weights(logits: Tensor, direction: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
+    if logits.shape[-1] == 1:  # a token has nothing but itself to look at
+        return logits * 0
     result: Tensor = _Geometric.apply(logits, direction, padding)
     return result

@@ -6,6 +6,7 @@ product over the closer keys is then one running sum of log(1 - P), with no diff
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -32,6 +33,18 @@ def plain_weights(logits: Tensor, direction: Tensor | None = None, padding: Tens
     weights = torch.where(present, (log_p + passed).exp(), 0.0)
     back = weights.gather(-1, rank.expand(*x.shape[:-1], -1))
     return back.masked_fill(torch.eye(n, dtype=torch.bool, device=x.device), 0.0).to(logits.dtype)
+
+
+def plain_read(
+    q: Tensor,
+    kv: Tensor,
+    direction: Tensor | None = None,
+    padding: Tensor | None = None,
+    weights: Callable[[Tensor, Tensor | None, Tensor | None], Tensor] = plain_weights,
+) -> Tensor:
+    queries, (keys, values) = q.transpose(1, 2), kv.to(q.dtype).permute(3, 0, 2, 1, 4)
+    sides = None if direction is None else direction.transpose(1, 2)
+    return (weights(queries @ keys.transpose(-1, -2), sides, padding).to(q.dtype) @ values).transpose(1, 2)
 
 
 @lru_cache(maxsize=64)
