@@ -17,6 +17,7 @@ from longthink.bench.timing import device, median_seconds, surroundings
 from longthink.models.deepthinking import Context, DeepThinking
 from longthink.tasks import Batch, task
 from longthink.think import ThinkingModule, detach, think
+from longthink.training.compiled import CompiledStep
 from longthink.training.losses import Objective, Plan, cross_entropy
 
 TYPICAL = Plan(n=14, k=8, m=30, alpha=0.01)
@@ -78,9 +79,8 @@ def _update(name: str, width: int, batch: Batch, here: str) -> Callable[[], None
     model = (DeepThinking if fast else NaiveDeepThinking)(width=width).to(here)
     if fast:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if name == "compiled":
-        model.step = torch.compile(model.step, dynamic=False)  # type: ignore[method-assign]
-    objective = Objective(cast(ThinkingModule, model))
+    whole = cast(ThinkingModule, model)
+    objective = Objective(whole, CompiledStep(whole, memory=1.0) if name == "compiled" else None)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=fast and here == "cuda")
 
     def update() -> None:

@@ -126,6 +126,9 @@ class Transformer(nn.Module):
         if distinct_steps is not None and distinct_steps < 1:
             raise UserError(f"distinct_steps must be 1 or more, not {distinct_steps}.")
         self.width, self.max_steps, self.read_from = width, distinct_steps, read_from
+        self.worth_compiling = (
+            distinct_steps is None
+        )  # a step is many small operations; distinct ones compile one by one
         self.absolute = attention == "absolute"
         self.begin, self.end = vocabulary, vocabulary + 1
         self.embedding = nn.Embedding(vocabulary + 2, width)

@@ -45,16 +45,16 @@ class GraphedObjective:
     """Does what ``objective(batch, plan)["loss"].backward()`` does, on one GPU, for plans that ``takes`` accepts."""
 
     def __init__(self, objective: Objective, half: bool) -> None:
-        self.objective, self.model, self.half = objective, objective.model, half
-        self.parameters = list(self.model.parameters())
+        self.objective, self.thinker, self.half = objective, objective.thinker, half
+        self.parameters = list(objective.model.parameters())
         self.stages: dict[tuple[torch.Size, ...], _Stage] = {}
         self.pools: dict[str, Any] = {kind: torch.cuda.graph_pool_handle() for kind in ("step", "full", "progressive")}
 
     def takes(self, plan: Plan) -> bool:
         """Mixed plans that branch off inside the full pass (n < m) would need a graph for every n."""
-        if not getattr(self.model, "capturable", True):
+        if not getattr(self.thinker, "capturable", True):
             return False
-        shared = getattr(self.model, "max_steps", None) is None
+        shared = getattr(self.thinker, "max_steps", None) is None
         return plan.alpha == 0 or (shared and (plan.alpha == 1 or plan.n >= plan.m))
 
     def backward(self, batch: Batch, plan: Plan) -> dict[str, Tensor]:
@@ -105,8 +105,8 @@ class GraphedObjective:
             for weight in self.parameters:
                 weight.grad = None
             with self._autocast():
-                context = self.model.look(stage.batch.inputs)
-                state = detach(stage.state) if kind == "later" else self.model.start(context)
+                context = self.thinker.look(stage.batch.inputs)
+                state = detach(stage.state) if kind == "later" else self.thinker.start(context)
                 loss, final = self.objective.term(stage.batch, state, context, steps)
             loss.backward()
             if kind == "full":  # the progressive term may start here
@@ -129,15 +129,15 @@ class GraphedObjective:
     def _open(self, batch: Batch) -> _Stage:
         mine = batch.map(torch.clone)
         with torch.no_grad(), self._autocast():
-            _warm_up(lambda: think(self.model, mine.inputs, 2, read=False))
+            _warm_up(lambda: think(self.thinker, mine.inputs, 2, read=False))
             begin = torch.cuda.CUDAGraph()
             with torch.cuda.graph(begin, pool=self.pools["step"]):
-                context = self.model.look(mine.inputs)
-                state = self.model.start(context)
+                context = self.thinker.look(mine.inputs)
+                state = self.thinker.start(context)
             begin.replay()
             step = torch.cuda.CUDAGraph()
             with torch.cuda.graph(step, pool=self.pools["step"]):
-                _fill(state, think(self.model, None, 1, state=state, context=context, read=False).state)
+                _fill(state, think(self.thinker, None, 1, state=state, context=context, read=False).state)
         return _Stage(mine, begin, step, state)
 
     def _autocast(self) -> torch.autocast:

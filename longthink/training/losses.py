@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longthink.tasks.base import Batch
-from longthink.think import Context, State, ThinkingModule, detach, think
+from longthink.think import Context, State, Thinker, ThinkingModule, detach, think
 from longthink.training.recipe import Recipe
 
 
@@ -30,13 +30,17 @@ class Plan(NamedTuple):
 def draw_plan(recipe: Recipe, seed: int, update: int) -> Plan:
     """n ~ U{0, m - 1} and k ~ U{1, m - n} as in Algorithm 1; one draw for a whole batch.
 
-    With a horizon, n ~ U{first_n, horizon - 1}, and where n has passed m - 1, k ~ U{1, m}.
+    With a horizon, n ~ U{first_n, horizon - 1}, and where n has passed m - 1, k ~ U{1, m}. While the horizon grows,
+    these draws of n shrink in proportion.
     """
     if recipe.alpha == 0 or update % recipe.progressive_every:
         return Plan(0, 1, recipe.steps, 0.0)
     bits = np.random.SeedSequence([seed, update, 0x9206]).generate_state(2, np.uint32).astype(np.uint64)
     m, first = recipe.steps, recipe.first_n
-    n = first + int(bits[0] * np.uint64((recipe.horizon or m) - first) >> np.uint64(32))
+    reach = (recipe.horizon or m) - first
+    if recipe.ramp_epochs:
+        reach = max(1, round(reach * min(1.0, update / (recipe.ramp_epochs * recipe.updates_an_epoch))))
+    n = first + int(bits[0] * np.uint64(reach) >> np.uint64(32))
     if recipe.zero_n:  # the ablation of section 5.4
         n = 0
     longest = m - n if n < m else m
@@ -45,18 +49,22 @@ def draw_plan(recipe: Recipe, seed: int, update: int) -> Plan:
 
 
 class Objective(nn.Module):
-    """Training's view of a model: its forward is the thinking and the loss, so that DDP and compile see all of it."""
+    """Training's view of a model: its forward is the thinking and the loss, so that DDP sees all of it.
 
-    def __init__(self, model: ThinkingModule) -> None:
+    ``thinker`` stands in for the model while it thinks, with its step compiled.
+    """
+
+    def __init__(self, model: ThinkingModule, thinker: Thinker | None = None) -> None:
         super().__init__()
         self.model = model
+        self.thinker: Thinker = model if thinker is None else thinker
 
     def forward(self, batch: Batch, plan: Plan, count: Tensor | None = None) -> dict[str, Tensor]:
         """The mixed "loss" and its terms "full" and "progressive", of which one with weight 0 costs nothing.
 
         ``count`` is the number of outputs that count over all devices, divided by the number of devices.
         """
-        model = self.model
+        model = self.thinker
         result: dict[str, Tensor] = {}
         context = model.look(batch.inputs)
         state = model.start(context)
@@ -80,7 +88,7 @@ class Objective(nn.Module):
         self, batch: Batch, state: State, context: Context, steps: int, count: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """Think on for this many steps: the loss there, with what the model itself asks for, and the state."""
-        thought = think(self.model, None, steps, state=state, context=context)
+        thought = think(self.thinker, None, steps, state=state, context=context)
         loss = cross_entropy(thought.logits, batch, count)
         penalty = getattr(self.model, "penalty", None)
         asked = None if penalty is None else penalty(thought.state, context)

@@ -35,6 +35,8 @@ class Recipe:
     """Weight of the progressive term (Algorithm 1)."""
     horizon: int | None = None
     """Long-horizon progressive loss: n, the steps without gradient, is drawn below this instead of below m."""
+    ramp_epochs: int = 0
+    """The horizon grows to its length over so many epochs: a young network's states explode over many steps."""
     first_n: int = 0
     """The smallest n; with first_n = m and a horizon, the progressive term only teaches to keep an answer."""
     zero_n: bool = False
@@ -216,7 +218,7 @@ def _check(r: Recipe) -> None:
         raise UserError(f"One batch of {r.batch} needs more than the {r.train_samples} training samples.")
     if r.learning_rate <= 0:
         raise UserError(f"learning_rate must be above 0, not {r.learning_rate}.")
-    for name in ("recurrent_scale", "weight_decay", "momentum", "warmup_epochs", "decay_factor"):
+    for name in ("recurrent_scale", "weight_decay", "momentum", "warmup_epochs", "decay_factor", "ramp_epochs"):
         if getattr(r, name) < 0:
             raise UserError(f"{name} must be 0 or more, not {getattr(r, name)}.")
     if r.clip is not None and r.clip <= 0:

@@ -25,6 +25,7 @@ from longthink.loading import rebuild
 from longthink.tasks import Batch, Task
 from longthink.think import ThinkingModule, think
 from longthink.training.checkpoint import RunFolder, load_last, save_best, save_last
+from longthink.training.compiled import CompiledStep
 from longthink.training.data import TrainingData, derived_seed, mixed_problems
 from longthink.training.files import read_tensors, write_json
 from longthink.training.graphs import GraphedObjective
@@ -49,7 +50,8 @@ class TrainingOptions:
     """Stop after this time with everything saved; the same command goes on."""
     graphs: bool = True
     """Capture CUDA graphs where the recipe allows it."""
-    compile: bool = False
+    compile: bool | None = None
+    """Compile the step; unless said otherwise, where the model says that it is worth the wait and there is a GPU."""
     quiet: bool = False
     tensorboard: bool = True
 
@@ -137,9 +139,9 @@ class Trainer:
         self.valid = mixed_problems(
             problem, recipe.valid_samples, recipe.valid_difficulty or recipe.difficulty, VALID_SEED, "valid"
         )
-        if options.compile:
-            model.step = torch.compile(model.step, dynamic=False)  # type: ignore[method-assign]
-        objective = Objective(model)
+        worth_it = fabric.device.type == "cuda" and getattr(model, "worth_compiling", False)
+        compiled = worth_it if options.compile is None else options.compile
+        objective = Objective(model, CompiledStep(model) if compiled else None)
         self.objective, self.optimizer = fabric.setup(objective, optimizer)
         self.graphed: GraphedObjective | None = None
         if options.graphs and fabric.device.type == "cuda" and fabric.world_size == 1:

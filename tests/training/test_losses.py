@@ -57,6 +57,18 @@ def test_a_horizon_reaches_past_m(horizon: int, first: int) -> None:
     assert chi_square(late, dict.fromkeys(range(1, M + 1), late.total() / M)) < 3
 
 
+def test_a_ramp_lets_the_horizon_grow() -> None:
+    growing = recipe(horizon=100, first_n=10, ramp_epochs=4)
+    ramp = 4 * growing.updates_an_epoch
+    reach = [
+        max(draw_plan(growing, seed, update).n for seed in range(300)) for update in (0, ramp // 2, ramp, 9 * ramp)
+    ]
+    assert reach[0] == 10
+    assert 50 <= reach[1] < 55
+    assert 95 <= reach[2] < 100
+    assert 95 <= reach[3] < 100
+
+
 def test_the_ablation_never_skips_steps() -> None:
     plans = draws(zero_n=True)
     assert {p.n for p in plans} == {0}

@@ -1,0 +1,45 @@
+"""A compiled step gives the same losses and gradients, and leaves the model itself alone."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from longthink.models import build
+from longthink.tasks import task
+from longthink.training import compiled
+from longthink.training.compiled import CompiledStep
+from longthink.training.losses import Objective, Plan
+
+MODELS = {
+    "deepthinking": ("mazes", 5, {"width": 8, "head": [8, 8]}),
+    "router": ("ctl", 3, {"width": 16, "hidden": 32, "heads": 2, "dropout": 0.0, "gate_dropout": 0.0}),
+    "transformer": ("ctl", 3, {"width": 16, "hidden": 32, "distinct_steps": 6, "dropout": 0.0}),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_compiled_steps_equal_plain_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # This backend cuts the backward pass as the real one does, and needs no C++ compiler.
+    monkeypatch.setattr(compiled.torch, "compile", partial(torch.compile, backend="aot_eager_decomp_partition"))
+    source, difficulty, options = MODELS[name]
+    problem = task(source)
+    shape: dict[str, Any] = {**problem.shape, **options}
+    torch.manual_seed(0)
+    model = build(name, **{"attention_dropout": 0.0, **shape} if name == "router" else shape).double()
+    batch = problem.sample(4, difficulty, 0, "train")
+    if batch.inputs.is_floating_point():
+        batch.inputs = batch.inputs.double()
+    plan = Plan(2, 3, 6, 0.3) if name == "deepthinking" else Plan(0, 1, 6, 0.0)
+    found = []
+    for thinker in (None, CompiledStep(model)):
+        model.zero_grad()
+        loss = Objective(model, thinker)(batch, plan)["loss"]
+        loss.backward()
+        found.append([loss.detach(), *[p.grad.clone() for p in model.parameters() if p.grad is not None]])
+    assert "step" not in vars(model)
+    for plain, fast in zip(*found, strict=True):
+        torch.testing.assert_close(plain, fast)
