@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,14 @@ SMALL = [
 ]
 
 
+def test_a_failing_run_does_not_stop_the_others(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    options = TrainingOptions(folder=str(tmp_path / "runs"), accelerator="cpu", quiet=True, tensorboard=False)
+    with pytest.raises(UserError, match="seed"):
+        run(TOY, [-1, 0], ("recall",), tmp_path / "results", options, SMALL, workers=2)
+    assert len(list((tmp_path / "results" / "toy").glob("*.json"))) == 1
+    assert "recall, seed 0: done" in capfd.readouterr().out
+
+
 def test_a_study_from_training_to_table(tmp_path: Path) -> None:
     options = TrainingOptions(folder=str(tmp_path / "runs"), accelerator="cpu", quiet=True, tensorboard=False)
     results = tmp_path / "results"
@@ -50,6 +59,10 @@ def test_a_study_from_training_to_table(tmp_path: Path) -> None:
     assert forward["exams"]["8 bits"]["final_step"] == 30  # it has no more blocks
     assert "mixed" not in forward["exams"]
     before = {path: path.read_bytes() for path in files}
+    side_by_side = run(TOY, [0, 1], ("recall",), tmp_path / "others", replace(options, folder=str(tmp_path / "again")),
+                       SMALL, workers=2)  # fmt: skip
+    for one, other in zip(files[:2], side_by_side, strict=True):
+        assert read_json(one)["exams"]["8 bits"]["accuracy"] == read_json(other)["exams"]["8 bits"]["accuracy"]
     run(TOY, [0, 1], ("recall", "feed-forward"), results, options, SMALL)
     assert before == {path: path.read_bytes() for path in files}  # nothing is measured twice
     text = report(TOY, results).read_text()

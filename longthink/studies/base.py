@@ -6,9 +6,12 @@ table and a picture an exam) is made from these files alone, so it can be made a
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -90,21 +93,54 @@ def run(
     results: Path = Path("results"),
     options: TrainingOptions | None = None,
     settings: Sequence[str] = (),
+    workers: int = 1,
 ) -> list[Path]:
-    """Train what is not trained, test what is not tested, and write one file a run."""
+    """Train what is not trained, test what is not tested, and write one file a run; ``workers`` runs at a time."""
     options = options or TrainingOptions()
+    if workers < 1:
+        raise UserError(f"A study needs 1 worker or more, not {workers}.")
     known = {row.label for row in study.rows}
     for label in labels:
         if label not in known:
             raise UserError(f"The study {study.name} has no row {label!r}; its rows are: {', '.join(sorted(known))}.")
-    written = []
-    for row in study.rows:
-        if labels and row.label not in labels:
-            continue
-        for seed in seeds:
-            folder = train(override(recipes[row.recipe], list(settings)), seed, options)
-            written.append(examine(study, row, seed, folder, results))
-    return written
+    chosen = [row for row in study.rows if not labels or row.label in labels]
+    jobs = [_Job(study, row, seed, results, options, tuple(settings)) for row in chosen for seed in seeds]
+    if workers == 1:
+        return [job.do() for job in jobs]
+    return _side_by_side([replace(job, options=replace(options, quiet=True)) for job in jobs], workers)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One run of a study, from training to its results; whole, so that it can be done in a process of its own."""
+
+    study: Study
+    row: Row
+    seed: int
+    results: Path
+    options: TrainingOptions
+    settings: tuple[str, ...]
+
+    def do(self) -> Path:
+        folder = train(override(recipes[self.row.recipe], list(self.settings)), self.seed, self.options)
+        return examine(self.study, self.row, self.seed, folder, self.results)
+
+
+def _side_by_side(jobs: list[_Job], workers: int) -> list[Path]:
+    """A process a run. One that fails does not stop the others; the first failure is raised when all have ended."""
+    spawn = multiprocessing.get_context("spawn")  # a forked process could not use a GPU
+    with ProcessPoolExecutor(
+        workers, spawn, initializer=_share_cores, initargs=(workers,), max_tasks_per_child=1
+    ) as pool:
+        futures = {pool.submit(job.do): job for job in jobs}
+        for future in as_completed(futures):
+            job, error = futures[future], future.exception()
+            print(f"{job.row.label}, seed {job.seed}: {'done' if error is None else error}", flush=True)
+    return [future.result() for future in futures]
+
+
+def _share_cores(workers: int) -> None:
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
 
 
 def examine(study: Study, row: Row, seed: int, weights: Path | str, results: Path) -> Path:
