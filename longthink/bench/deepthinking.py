@@ -77,8 +77,8 @@ def _update(name: str, width: int, batch: Batch, here: str) -> Callable[[], None
     torch.manual_seed(0)
     fast = name != "naive"
     model = (DeepThinking if fast else NaiveDeepThinking)(width=width).to(here)
-    if fast:
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if not fast:
+        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     whole = cast(ThinkingModule, model)
     objective = Objective(whole, CompiledStep(whole, memory=1.0) if name == "compiled" else None)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=fast and here == "cuda")

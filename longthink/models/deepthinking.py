@@ -38,14 +38,17 @@ class Conv(nn.Module):
     def __init__(self, dims: int, inputs: int, outputs: int, dilation: int = 1, fan_in: int | None = None) -> None:
         super().__init__()
         self.dims, self.dilation = dims, dilation
-        self.weight = nn.Parameter(torch.empty(outputs, inputs, *(3,) * dims))
         # PyTorch's default: uniform within 1 / sqrt(fan in). Parts of a split convolution count the whole's inputs.
         bound = 1 / math.sqrt((fan_in or inputs) * 3**dims)
-        nn.init.uniform_(self.weight, -bound, bound)
+        weight = torch.empty(outputs, inputs, *(3,) * dims).uniform_(-bound, bound)
+        # Channels lie together in memory, and all states follow: tensor cores want it so.
+        self.weight = nn.Parameter(weight.movedim(1, -1).contiguous().movedim(-1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        convolve = F.conv1d if self.dims == 1 else F.conv2d
-        return convolve(x, self.weight, padding=self.dilation, dilation=self.dilation)
+        d = self.dilation
+        if self.dims == 2:
+            return F.conv2d(x, self.weight, padding=d, dilation=d)
+        return F.conv2d(x.unsqueeze(2), self.weight.unsqueeze(2), padding=(0, d), dilation=(1, d)).squeeze(2)
 
 
 class ResidualBlock(nn.Module):

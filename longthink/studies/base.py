@@ -148,8 +148,6 @@ def examine(study: Study, row: Row, seed: int, weights: Path | str, results: Pat
     path = results / study.name / f"{row.recipe}-seed{seed}.json"
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, task, card = load(weights, device)
-    if device == "cuda" and task.shape.get("dims") == 2:
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     about = {"study": study.name, "row": row.label, "seed": seed, "card": card}
     done: dict[str, Any] = read_json(path) if path.exists() else {**about, "exams": {}}
     if done["card"] != card:  # other weights: old results say nothing about them

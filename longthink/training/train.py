@@ -104,8 +104,6 @@ def _train_here(fabric: Fabric, recipe: Recipe, seed: int, options: TrainingOpti
     torch.set_float32_matmul_precision("high")
     problem, model = rebuild(recipe, seed)
     model.to(fabric.device)
-    if problem.shape.get("dims") == 2:
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     average = {k: v.clone() for k, v in model.state_dict().items()} if recipe.average else None
     run = RunFolder(Path(options.folder), recipe, seed)
     optimizer = make_optimizer(recipe, model, fused=fabric.device.type == "cuda")

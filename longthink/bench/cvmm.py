@@ -1,0 +1,133 @@
+"""A mixture of experts beside dense layers, forward and backward, and beside what the hardware could do.
+
+The floor counts what must be multiplied, read and written (see ops/cvmm/README.md) and divides it by the speed of one
+large product and of one large copy, measured in the same run.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from longthink.bench.timing import device, median_seconds, surroundings
+from longthink.layers.experts import Experts, mixture
+from longthink.layers.feedforward import Dense
+from longthink.ops.cvmm.plain import plain_feedforward
+
+EXPERTS = (16, 32, 64, 128)
+
+
+class PlainExperts(nn.Module):
+    """The same layer with a block of rows for each expert: sorted, but with PyTorch's own operations."""
+
+    def __init__(self, layer: Experts) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        kind = torch.bfloat16 if x.is_cuda else x.dtype
+        chosen, layer = self.layer.selection(x), self.layer
+        up, down = layer.up.to(kind), layer.down.to(kind)
+        return plain_feedforward(x.to(kind), chosen.experts, chosen.gates, up, down)
+
+
+def measure(
+    tokens: int = 32_768,
+    width: int = 512,
+    k: int = 4,
+    size: int = 128,
+    experts: tuple[int, ...] = EXPERTS,
+    repeats: int = 20,
+) -> dict[str, Any]:
+    """Milliseconds and peak memory of one layer in bfloat16 (float32 on a CPU), weights and gradients in float32."""
+    speed = _ceilings() if device() == "cuda" else None
+    rows = []
+    for number in experts:
+        for name, layer, captured in _paths(width, k, size, number):
+            milliseconds, megabytes = _time(layer.to(device()), tokens, width, repeats, captured)
+            rows.append({"experts": number, "path": name, "milliseconds": milliseconds, "megabytes": megabytes})
+        if speed is not None:
+            floor = _floor(tokens, width, k, size, number, *speed)
+            rows.append({"experts": number, "path": "floor", "milliseconds": floor, "megabytes": None})
+        if device() == "cuda":
+            torch.cuda.empty_cache()
+    about = f"forward and backward of one layer: {tokens:,} tokens, width {width}, {k} experts of {size} each"
+    ceilings = {} if speed is None else {"teraflops": speed[0] / 1e12, "terabytes_a_second": speed[1] / 1e12}
+    return {"benchmark": about, **surroundings(repeats), **ceilings, "rows": rows}
+
+
+def _paths(width: int, k: int, size: int, experts: int) -> list[tuple[str, nn.Module, bool]]:
+    torch.manual_seed(0)
+    layer = cast(Experts, mixture(width, experts * size, experts=experts, k=k, balance=None))
+    paths: list[tuple[str, nn.Module, bool]] = [
+        ("dense, same parameters", Dense(width, experts * size), False),
+        ("dense, same operations", Dense(width, k * size), False),
+        ("plain", PlainExperts(layer), False),
+        ("ours", layer, False),
+    ]
+    return [*paths, ("ours, captured", layer, True)] if device() == "cuda" else paths
+
+
+def _time(layer: nn.Module, tokens: int, width: int, repeats: int, captured: bool) -> tuple[float, float | None]:
+    x = torch.randn(tokens, width, device=device(), requires_grad=True)
+    probe = torch.randn_like(x)
+    weights = [x, *layer.parameters()]
+
+    def run() -> None:
+        for weight in weights:
+            weight.grad = None
+        with torch.autocast(device(), torch.bfloat16, enabled=x.is_cuda, cache_enabled=False):
+            y = layer(x)
+        y.backward(probe.to(y.dtype))
+
+    if not x.is_cuda:
+        return 1e3 * median_seconds(run, repeats), None
+    go = _capture(run) if captured else run
+    for _ in range(5):
+        go()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+    for event in events[:-1]:
+        event.record()
+        go()
+    events[-1].record()
+    torch.cuda.synchronize()
+    times = [a.elapsed_time(b) for a, b in pairwise(events)]
+    peak = None if captured else torch.cuda.max_memory_allocated() / 2**20
+    return statistics.median(times), peak
+
+
+def _capture(run: Callable[[], None]) -> Callable[[], None]:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        run()
+        run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def _ceilings() -> tuple[float, float]:
+    """Operations a second of a large product and bytes a second of a large copy."""
+    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    b = torch.empty(2**29, device="cuda", dtype=torch.bfloat16)
+    c = torch.empty_like(b)
+    return 2 * 8192**3 / median_seconds(lambda: a @ a, 10), 2 * b.nbytes / median_seconds(lambda: c.copy_(b), 10)
+
+
+def _floor(tokens: int, width: int, k: int, size: int, experts: int, operations: float, traffic: float) -> float:
+    """Milliseconds: six products of all routes; every tensor that must be read or written, once, in half precision."""
+    routes = tokens * k
+    products = 6 * 2 * routes * width * size
+    rows = 2 * (4 * tokens * width + 3 * routes * size * 2)  # x, y and their gradients; h, du, s h written and read
+    weights = 2 * experts * width * size * (2 * 3 + 4)  # read three times in half precision, gradients in float32
+    return 1e3 * max(products / operations, (rows + weights) / traffic)
