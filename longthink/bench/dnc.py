@@ -7,17 +7,19 @@ heads at once from one projection and replays a captured graph.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from longthink.bench.timing import device, median_seconds, surroundings
-from longthink.layers.memory import EPSILON, Memory
+from longthink.layers.memory import EPSILON, Controls, Memory, take_apart
 from longthink.models import build
 from longthink.models.dnc import DNC, Computer
 from longthink.tasks import Batch
+from longthink.think import ThinkingModule
+from longthink.training.compiled import CompiledStep
 from longthink.training.graphs import GraphedObjective
 from longthink.training.losses import Objective, Plan
 
@@ -27,7 +29,7 @@ BABI = {"size": 256, "cells": 256, "width": 64, "heads": 4, "embedding": 128}
 class NaiveDNC(DNC):
     """Appendix A.1 equation by equation, one head at a time."""
 
-    def _advance(self, state: Computer, x: Tensor, notes: dict[str, list[Tensor]]) -> Computer:
+    def advance(self, state: Computer, x: Tensor) -> tuple[Computer, Controls]:
         w, r = self.width, self.heads
         hidden, cell = self.controller(torch.cat([x, *state.reads.unbind(1)], -1), state.hidden, state.cell)
         xi = self.interface(hidden).clamp(-20, 20)  # Eq. A.1
@@ -86,7 +88,10 @@ class NaiveDNC(DNC):
             reads.append(torch.einsum("bnw,bn->bw", cells, address))
         output = self.from_controller(hidden) + self.from_reads(torch.cat(reads, -1))
         memory = Memory(cells, usage, link, precedence, written, torch.stack(addresses, 1))
-        return Computer(hidden, cell, memory, torch.stack(reads, 1), output, state.outputs)
+        controls = take_apart(
+            self.interface(hidden), w, r, self.masks, self.sharpness, self.mask_floor
+        )  # to be watched
+        return Computer(hidden, cell, memory, torch.stack(reads, 1), output, state.outputs), controls
 
 
 def _content(cells: Tensor, key: Tensor, beta: Tensor, mask: Tensor | None) -> Tensor:
@@ -105,7 +110,9 @@ def _sharp(weights: Tensor, s: Tensor) -> Tensor:
 
 def measure(batch: int = 32, length: int = 200, repeats: int = 5, **sizes: int) -> dict[str, Any]:
     """Milliseconds of a forward and backward pass."""
-    paths = ("naive", "heads together", "graph") if device() == "cuda" else ("naive", "heads together")
+    paths = (
+        ("naive", "heads together", "graph", "compiled graph") if device() == "cuda" else ("naive", "heads together")
+    )
     rows = []
     for path in paths:
         seconds = median_seconds(_update(path, batch, length, {**BABI, **sizes}), repeats)
@@ -119,8 +126,9 @@ def _update(path: str, batch: int, length: int, sizes: dict[str, int]) -> Callab
     model = (NaiveDNC(**options) if path == "naive" else build("dnc", **options)).to(device())
     tokens = torch.randint(1, 160, (batch, length), device=device())
     problems, plan = Batch(tokens, tokens.clone()), Plan(0, 1, 0, 0.0)
-    objective = Objective(model)  # type: ignore[arg-type]
-    if path == "graph":
+    whole = cast(ThinkingModule, model)
+    objective = Objective(whole, CompiledStep(whole) if path == "compiled graph" else None)
+    if "graph" in path:
         graphed = GraphedObjective(objective, half=False)
         return lambda: graphed.backward(problems, plan)
 

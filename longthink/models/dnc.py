@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from longthink.errors import UserError
-from longthink.layers.memory import Memory, access, controls_size, empty_memory, take_apart
+from longthink.layers.memory import Controls, Memory, access, controls_size, empty_memory, take_apart
 from longthink.models.base import models
 from longthink.think import note, wanted
 
@@ -74,6 +74,11 @@ class FeedforwardController(nn.Module):
 class DNC(nn.Module):
     """Takes vectors (``inputs``) or tokens (``vocabulary``); answers at every time step, or once at the end."""
 
+    compiled_part = "advance"
+    worth_compiling = True
+    wants_float32 = True
+    """Products of hundreds of usages and links near 1 do not bear rounding to three digits."""
+
     def __init__(
         self,
         classes: int,
@@ -120,7 +125,8 @@ class DNC(nn.Module):
         notes: dict[str, list[Tensor]] = {name: [] for name in NOTED if wanted(name)}
         last = None
         for t in range(x.shape[1]):
-            new = self._advance(state, x[:, t], notes)
+            new, controls = self.advance(state, x[:, t])
+            _watch(notes, new.memory, controls)
             if self.answer == "last":  # the answer must not see the padding
                 there = context.lengths > t
                 last = new if last is None else _choose(there, new, last)
@@ -135,7 +141,8 @@ class DNC(nn.Module):
         """Think on with a blank input."""
         notes: dict[str, list[Tensor]] = {name: [] for name in NOTED if wanted(name)}
         blank = context.x.new_zeros(len(context.x), context.x.shape[-1])
-        new = self._advance(state, blank, notes)
+        new, controls = self.advance(state, blank)
+        _watch(notes, new.memory, controls)
         for name, values in notes.items():
             note(name, values[0])
         return new._replace(outputs=state.outputs)
@@ -147,7 +154,8 @@ class DNC(nn.Module):
         logits = state.outputs.unflatten(-1, (self.classes, self.outputs)).movedim(2, 1)
         return logits[..., 0] if self.outputs == 1 else logits
 
-    def _advance(self, state: Computer, x: Tensor, notes: dict[str, list[Tensor]]) -> Computer:
+    def advance(self, state: Computer, x: Tensor) -> tuple[Computer, Controls]:
+        """One time step."""
         seen = torch.cat([x, state.reads.flatten(1)], -1)
         hidden, cell = self.controller(seen, state.hidden, state.cell)
         controls = take_apart(
@@ -155,21 +163,7 @@ class DNC(nn.Module):
         )
         memory, reads = access(state.memory, controls, self.deallocate)
         output = self.from_controller(hidden) + self.from_reads(reads.flatten(1))
-        seen_by_watchers = {
-            "write_address": memory.written,
-            "read_address": memory.read,
-            "read_modes": controls.modes,
-            "usage": memory.usage,
-            "link": memory.link,
-            "read_mask": controls.read_masks,
-            "write_mask": controls.write_mask,
-        }
-        for name, values in notes.items():
-            value = seen_by_watchers[name]
-            if value is None:
-                raise UserError(f"This DNC has no {name.replace('_', ' ')}: it was built without masks.")
-            values.append(value)
-        return Computer(hidden, cell, memory, reads, output, state.outputs)
+        return Computer(hidden, cell, memory, reads, output, state.outputs), controls
 
     def _empty(self, x: Tensor) -> Computer:
         batch = len(x)
@@ -182,6 +176,24 @@ class DNC(nn.Module):
         return Computer(
             zeros(self.size), zeros(self.size), memory, zeros(self.heads, self.width), zeros(out), zeros(0, out)
         )
+
+
+def _watch(notes: dict[str, list[Tensor]], memory: Memory, controls: Controls) -> None:
+    """Keep what somebody asked for."""
+    seen = {
+        "write_address": memory.written,
+        "read_address": memory.read,
+        "read_modes": controls.modes,
+        "usage": memory.usage,
+        "link": memory.link,
+        "read_mask": controls.read_masks,
+        "write_mask": controls.write_mask,
+    }
+    for name, values in notes.items():
+        value = seen[name]
+        if value is None:
+            raise UserError(f"This DNC has no {name.replace('_', ' ')}: it was built without masks.")
+        values.append(value)
 
 
 def _choose(there: Tensor, new: Computer, old: Computer) -> Computer:

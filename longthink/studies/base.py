@@ -165,16 +165,17 @@ def _measure(one: Exam, model: ThinkingModule, task: Task, device: str) -> dict[
     limit = getattr(model, "max_steps", None)
     if limit is not None:  # a feed-forward twin cannot think longer
         one = replace(one, steps=min(one.steps, limit), read_every=1)
+    half = device == "cuda" and not getattr(model, "wants_float32", False)
     began = time.monotonic()
     measured: Curve = curve(
-        model, task, one.problems(task), one.steps, chunk=one.chunk, read_every=one.read_every, half=device == "cuda"
+        model, task, one.problems(task), one.steps, chunk=one.chunk, read_every=one.read_every, half=half
     )
     return {
         **measured.to_json(),
         "seed": one.seed,
         "seconds": round(time.monotonic() - began, 1),
         "hardware": hardware(device),
-        "precision": "bfloat16" if device == "cuda" else "float32",
+        "precision": "bfloat16" if half else "float32",
         "torch": torch.__version__,
     }
 

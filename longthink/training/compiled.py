@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._functorch import config
 
 from longthink.think import Context, State, ThinkingModule
@@ -14,15 +16,32 @@ MEMORY = 0.5
 
 
 class CompiledStep:
-    """Stands in for the model in ``think``."""
+    """Stands in for the model in ``think``. A model that repeats something else inside names it: ``compiled_part``."""
 
     def __init__(self, model: ThinkingModule, memory: float = MEMORY) -> None:
         self._model, self._memory = model, memory
-        self._step = torch.compile(model.step, dynamic=False)
+        self._part: str = getattr(model, "compiled_part", "step")
+        self._compiled = torch.compile(getattr(model, self._part), dynamic=False)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
+    def look(self, x: Any) -> Context:
+        return self._model.look(x)
+
+    def start(self, context: Context) -> State:
+        return self._call(lambda: self._model.start(context))
+
     def step(self, state: State, context: Context) -> State:
-        with config.patch(activation_memory_budget=self._memory):  # read when the first call compiles
-            return self._step(state, context)
+        return self._call(lambda: self._model.step(state, context))
+
+    def read(self, state: State, context: Context) -> Tensor:
+        return self._model.read(state, context)
+
+    def _call(self, function: Callable[[], State]) -> State:
+        vars(self._model)[self._part] = self._compiled  # stands before the method of the class
+        try:
+            with config.patch(activation_memory_budget=self._memory):  # read when the first call compiles
+                return function()
+        finally:
+            del vars(self._model)[self._part]

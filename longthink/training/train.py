@@ -7,7 +7,7 @@ bit-identical on a CPU to one that was not.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ class TrainingOptions:
     accelerator: str = "auto"
     devices: int = 1
     precision: str | None = None
-    """Fabric's names; bf16-mixed on a GPU and 32-true on a CPU unless said otherwise."""
+    """Fabric's names; unless said otherwise, bf16-mixed on a GPU where the model bears it, else 32-true."""
     seconds: float | None = None
     """Stop after this time with everything saved; the same command goes on."""
     graphs: bool = True
@@ -68,7 +68,10 @@ def train(recipe: Recipe, seed: int = 0, options: TrainingOptions | None = None)
         raise UserError(f"Training needs 1 device or more, not {options.devices}.")
     if recipe.batch % options.devices:
         raise UserError(f"A batch of {recipe.batch} cannot be shared by {options.devices} devices; change batch.")
-    rebuild(recipe, seed)  # complaints about options come before any process is started
+    _, model = rebuild(recipe, seed)  # complaints about options come before any process is started
+    if options.precision is None:
+        whole = getattr(model, "wants_float32", False) or not _on_gpu(options)
+        options = replace(options, precision="32-true" if whole else "bf16-mixed")
     if options.devices == 1:
         _train_here(_fabric(options, "auto"), recipe, seed, options)
     else:
@@ -90,7 +93,7 @@ def _on_gpu(options: TrainingOptions) -> bool:
 
 
 def _fabric(options: TrainingOptions, strategy: str | DDPStrategy) -> Fabric:
-    precision: Any = options.precision or ("bf16-mixed" if _on_gpu(options) else "32-true")
+    precision: Any = options.precision
     accelerator = options.accelerator if options.accelerator != "auto" else ("cuda" if _on_gpu(options) else "cpu")
     try:
         return Fabric(accelerator=accelerator, devices=options.devices, precision=precision, strategy=strategy)

@@ -76,6 +76,7 @@ def test_all_heads_at_once_equal_the_equations_one_by_one(switches: tuple[int, i
     repairs = {"masks": masks, "deallocate": deallocate, "sharpness": sharpness}
     fast, naive = DNC(**options, **repairs).double(), NaiveDNC(**options, **repairs).double()
     naive.load_state_dict(fast.state_dict())
+    assert "advance" in vars(NaiveDNC)  # or the two would be one
     x = torch.randn(2, 9, 4, dtype=torch.double)
     ours, theirs = think(fast, x, 2).logits, think(naive, x, 2).logits
     torch.testing.assert_close(ours, theirs)
