@@ -1,6 +1,7 @@
 """Studies; importing this package registers them."""
 
-from longthink.studies import chess, mazes, prefix_sums, router, sudoku
-from longthink.studies.base import Study, examine, report, run, studies
+from longthink.studies import chess, dnc, mazes, prefix_sums, router, sudoku
+from longthink.studies.base import Study, examine, run, studies
+from longthink.studies.reports import report
 
-__all__ = ["Study", "chess", "examine", "mazes", "prefix_sums", "report", "router", "run", "studies", "sudoku"]
+__all__ = ["Study", "chess", "dnc", "examine", "mazes", "prefix_sums", "report", "router", "run", "studies", "sudoku"]

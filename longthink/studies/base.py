@@ -6,6 +6,7 @@ table and a picture an exam) is made from these files alone, so it can be made a
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import statistics
@@ -14,12 +15,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from longthink.errors import UserError
-from longthink.evaluate import Curve, curve
+from longthink.evaluate import curve
 from longthink.hardware import hardware
 from longthink.loading import load
 from longthink.recipes import recipes
@@ -30,6 +31,12 @@ from longthink.training.data import mixed_problems
 from longthink.training.files import read_json, write_json
 from longthink.training.recipe import override
 from longthink.training.train import TrainingOptions, train
+
+
+def spread(values: list[float]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,25 @@ class Exam:
         several = (self.difficulty,) if isinstance(self.difficulty, int) else self.difficulty
         return mixed_problems(task, self.samples, several, self.seed, self.split)
 
+    columns: ClassVar[tuple[str, ...]] = ("ours: best (step)", "ours: last (step)")
+
+    def measure(self, model: ThinkingModule, task: Task, half: bool) -> dict[str, Any]:
+        """Accuracy over the steps."""
+        limit = getattr(model, "max_steps", None)  # a feed-forward twin cannot think longer
+        steps, every = (self.steps, self.read_every) if limit is None else (min(self.steps, limit), 1)
+        problems = self.problems(task)
+        return curve(model, task, problems, steps, chunk=self.chunk, read_every=every, half=half).to_json()
+
+    def value(self, measured: dict[str, Any]) -> float:
+        """The one number that a mean over exams is made of."""
+        return 100 * float(measured["final_accuracy"])
+
+    def cells(self, measured: list[dict[str, Any]]) -> list[str]:
+        """What the seeds have come to, for ``columns``."""
+        peaks, lasts = ([100 * m[key] for m in measured] for key in ("peak_accuracy", "final_accuracy"))
+        step = round(statistics.mean(m["peak_step"] for m in measured))
+        return [f"{spread(peaks)} ({step})", f"{spread(lasts)} ({measured[0]['final_step']})"]
+
 
 @dataclass(frozen=True)
 class Row:
@@ -77,6 +103,13 @@ class Study:
     rows: tuple[Row, ...]
     exams: tuple[Exam, ...]
     remarks: str = ""
+    measure: str = "Exact match of the whole answer, in percent."
+    learning_curves: bool = False
+    """The loss over the updates is part of what the study shows."""
+    compact: bool = False
+    """One table, an exam a line and a model a column, with the mean of all, for many exams of one kind."""
+    failed_above: float | None = None
+    """In a compact table, count the exams whose value is larger."""
 
 
 studies: Registry[Study] = Registry("study")
@@ -149,6 +182,8 @@ def examine(study: Study, row: Row, seed: int, weights: Path | str, results: Pat
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, task, card = load(weights, device)
     about = {"study": study.name, "row": row.label, "seed": seed, "card": card}
+    if study.learning_curves:
+        about["training"] = _history(Path(weights) / "metrics.jsonl")
     done: dict[str, Any] = read_json(path) if path.exists() else {**about, "exams": {}}
     if done["card"] != card:  # other weights: old results say nothing about them
         done = {**about, "exams": {}}
@@ -156,132 +191,27 @@ def examine(study: Study, row: Row, seed: int, weights: Path | str, results: Pat
         if one.name not in done["exams"] and row.label not in one.skip:
             still = card["recipe"]["steps"] == 0  # a network that reads its answer off the input
             fitting = replace(one, steps=0 if still else one.steps, samples=min(one.samples, row.most or one.samples))
-            done["exams"][one.name] = _measure(fitting, model, task, device)
+            half = device == "cuda" and not getattr(model, "wants_float32", False)
+            began = time.monotonic()
+            done["exams"][one.name] = {
+                **fitting.measure(model, task, half),
+                "seed": one.seed,
+                "seconds": round(time.monotonic() - began, 1),
+                "hardware": hardware(device),
+                "precision": "bfloat16" if half else "float32",
+                "torch": torch.__version__,
+            }
             write_json(path, done)
     return path
 
 
-def _measure(one: Exam, model: ThinkingModule, task: Task, device: str) -> dict[str, Any]:
-    limit = getattr(model, "max_steps", None)
-    if limit is not None:  # a feed-forward twin cannot think longer
-        one = replace(one, steps=min(one.steps, limit), read_every=1)
-    half = device == "cuda" and not getattr(model, "wants_float32", False)
-    began = time.monotonic()
-    measured: Curve = curve(
-        model, task, one.problems(task), one.steps, chunk=one.chunk, read_every=one.read_every, half=half
-    )
+def _history(metrics: Path, points: int = 200) -> dict[str, list[float]]:
+    """The losses of a training, averaged over spans of updates so that some hundred points remain."""
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    losses = [(line["update"], line["loss"]) for line in lines if "loss" in line]
+    size = max(1, -(-len(losses) // points))
+    spans = [losses[i : i + size] for i in range(0, len(losses), size)]
     return {
-        **measured.to_json(),
-        "seed": one.seed,
-        "seconds": round(time.monotonic() - began, 1),
-        "hardware": hardware(device),
-        "precision": "bfloat16" if half else "float32",
-        "torch": torch.__version__,
+        "update": [span[-1][0] for span in spans],
+        "loss": [float(f"{statistics.mean(loss for _, loss in span):.4g}") for span in spans],
     }
-
-
-def collect(study: Study, results: Path) -> dict[str, list[dict[str, Any]]]:
-    """What has been measured: row label -> one document a seed."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for row in study.rows:
-        files = sorted((results / study.name).glob(f"{row.recipe}-seed*.json"))
-        if files:
-            found[row.label] = [read_json(path) for path in files]
-    return found
-
-
-def report(study: Study, results: Path) -> Path:
-    """Write ``results/<study>.md`` and a picture for each exam."""
-    found = collect(study, results)
-    if not found:
-        raise UserError(f"Nothing has been measured for {study.name} in {results}; run the study first.")
-    lines = [f"# {study.title}", "", f"Published: {study.source}. Exact match of the whole answer, in percent.", ""]
-    if study.remarks:
-        lines += [study.remarks, ""]
-    for one in study.exams:
-        rows = _table(study, one, found)
-        if rows:
-            head = ["model", "published (step)", "ours: best (step)", "ours: last (step)", "seeds", "n"]
-            lines += [f"## {one.name}", "", _line(head), _line(["---"] * len(head)), *map(_line, rows), ""]
-            if any(one.name in run["exams"] for runs in found.values() for run in runs):
-                picture = results / f"{study.name}-{_slug(one.name)}.png"
-                _draw(study, one, found, picture)
-                lines += [f"![accuracy over steps]({picture.name})", ""]
-    lines += _how(found)
-    path = results / f"{study.name}.md"
-    path.write_text("\n".join(lines))
-    return path
-
-
-def _table(study: Study, one: Exam, found: dict[str, list[dict[str, Any]]]) -> list[list[str]]:
-    rows = []
-    for row in study.rows:
-        measured = [run["exams"][one.name] for run in found.get(row.label, []) if one.name in run["exams"]]
-        published = row.published.get(one.name)
-        if not measured and published is None:
-            continue
-        cells = [row.label, "-" if published is None else _published(*published)]
-        if measured:
-            peaks, lasts = ([100 * m[key] for m in measured] for key in ("peak_accuracy", "final_accuracy"))
-            step = round(statistics.mean(m["peak_step"] for m in measured))
-            cells += [f"{_spread(peaks)} ({step})", f"{_spread(lasts)} ({measured[0]['final_step']})"]
-            cells += [str(len(measured)), str(measured[0]["samples"])]
-        else:
-            cells += ["not run", "", "", ""]
-        rows.append(cells)
-    return rows
-
-
-def _published(percent: float, spread: float | None, step: int | None) -> str:
-    return f"{percent:g}" + (f" ± {spread:g}" if spread is not None else "") + (f" ({step})" if step else "")
-
-
-def _spread(values: list[float]) -> str:
-    if len(values) == 1:
-        return f"{values[0]:.2f}"
-    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
-
-
-def _how(found: dict[str, list[dict[str, Any]]]) -> list[str]:
-    lines = ["## How it was made", "", _line(["row", "recipe", "seed", "updates", "minutes", "hardware", "parameters"])]
-    lines.append(_line(["---"] * 7))
-    for label, runs in found.items():
-        for run_ in runs:
-            card = run_["card"]
-            cells = [label, card["recipe"]["name"], run_["seed"], card["updates"], card["minutes"], card["hardware"]]
-            lines.append(_line([*map(str, cells), f"{card['parameters']:,}"]))
-    return [*lines, ""]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _slug(name: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in name)
-
-
-def _draw(study: Study, one: Exam, found: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
-    axes = figure.subplots()
-    train_steps = 30
-    for row in study.rows:
-        measured = [run["exams"][one.name] for run in found.get(row.label, []) if one.name in run["exams"]]
-        if not measured:
-            continue
-        train_steps = found[row.label][0]["card"]["recipe"]["steps"]
-        steps = measured[0]["steps"]
-        curves = torch.tensor([m["accuracy"][: len(steps)] for m in measured]) * 100
-        style = "-" if len(steps) > 1 else "o"
-        (drawn,) = axes.plot(steps, curves.mean(0), style, label=row.label, linewidth=1.8)
-        if len(curves) > 1:
-            low, high = curves.amin(0), curves.amax(0)
-            axes.fill_between(steps, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
-    axes.axvspan(1, train_steps, color="0.9", zorder=0, label="steps in training")
-    axes.set(xscale="log", xlabel="steps", ylabel="solved (%)", ylim=(-3, 103), title=f"{study.title}: {one.name}")
-    axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
-    axes.grid(alpha=0.25)
-    axes.legend(frameon=False, fontsize=8)
-    figure.savefig(path)

@@ -1,0 +1,144 @@
+"""Figures 2.2-2.4 and Table 2.1: what masks, de-allocation and sharp links do for a DNC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from longthink.studies.base import Exam, Row, Study, add, spread
+from longthink.tasks import Task
+from longthink.tasks.babi import Babi, word_errors
+from longthink.think import ThinkingModule, think
+
+_LABELS = {
+    "dnc": "DNC",
+    "dnc_m": "DNC-M",
+    "dnc_d": "DNC-D",
+    "dnc_s": "DNC-S",
+    "dnc_md": "DNC-MD",
+    "dnc_ms": "DNC-MS",
+    "dnc_ds": "DNC-DS",
+    "dnc_mds": "DNC-MDS",
+}
+
+
+def _variants(task: str, *names: str) -> tuple[Row, ...]:
+    return tuple(Row(_LABELS[name], f"{task}-{name}") for name in names)
+
+
+add(
+    Study(
+        name="repeat_copy",
+        title="Long repeated copy",
+        source="Figure 2.3 shows losses alone: without de-allocation and sharp links it is not learnt",
+        rows=_variants("repeat_copy", "dnc", "dnc_d", "dnc_s", "dnc_ds", "dnc_mds"),
+        exams=(
+            Exam("1-8 blocks", tuple(range(1, 9)), 800, 0, chunk=100),
+            Exam("8 blocks", 8, 200, 0, chunk=100),
+            Exam("16 blocks", 16, 200, 0, chunk=100),
+        ),
+        learning_curves=True,
+    )
+)
+add(
+    Study(
+        name="associative_recall",
+        title="Associative recall",
+        source="Figure 2.2a shows losses alone: masks converge fastest",
+        rows=_variants("associative_recall", "dnc", "dnc_m", "dnc_d", "dnc_s", "dnc_mds"),
+        exams=(Exam("2-16 items", tuple(range(2, 17)), 600, 0, chunk=100),),
+        learning_curves=True,
+    )
+)
+add(
+    Study(
+        name="key_value",
+        title="Key-value retrieval",
+        source="Figure 2.2b shows the read mask alone",
+        rows=_variants("key_value", "dnc", "dnc_m", "dnc_mds"),
+        exams=(Exam("2-16 pairs", tuple(range(2, 17)), 600, 0, chunk=100),),
+        learning_curves=True,
+    )
+)
+
+
+@dataclass(frozen=True)
+class WordErrors(Exam):
+    """The published measure of bAbI: the share of answer words that are wrong in a task's test file."""
+
+    columns: ClassVar[tuple[str, ...]] = ("ours",)
+
+    def measure(self, model: ThinkingModule, task: Task, half: bool) -> dict[str, Any]:
+        assert isinstance(task, Babi)
+        assert isinstance(self.difficulty, int)
+        problems = task.sample(min(self.samples, task.stories(self.difficulty, "test")), self.difficulty, 0, "test")
+        device = next(model.parameters()).device
+        wrong = words = 0
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=half):
+            for first in range(0, len(problems), self.chunk):
+                piece = problems[first : first + self.chunk].to(device)
+                found = word_errors(think(model, piece.inputs, self.steps).logits, piece)
+                wrong, words = wrong + found[0], words + found[1]
+        return {"samples": len(problems), "words": words, "wrong": wrong, "error": 100 * wrong / words}
+
+    def value(self, measured: dict[str, Any]) -> float:
+        return float(measured["error"])
+
+    def cells(self, measured: list[dict[str, Any]]) -> list[str]:
+        return [spread([self.value(m) for m in measured])]
+
+
+# Means and deviations of tasks 1 to 20, and of their mean, as printed.
+_BABI = {
+    "dnc": (
+        "2.5 29.0 32.3 0.8 1.5 5.2 8.8 11.6 4.5 9.1 11.6 1.1 1.1 24.8 40.8 53.1 37.8 7.0 67.6 0.0 16.9",
+        "4.4 19.4 14.7 1.5 0.6 6.8 5.8 9.4 5.8 11.5 9.4 0.8 0.8 22.5 1.4 1.2 2.5 3.0 8.6 0.0 5.2",
+    ),
+    "dnc_md": (
+        "0.0 6.9 12.4 0.1 1.3 0.1 3.0 2.5 0.1 0.5 0.0 0.2 0.1 2.0 23.6 53.9 39.8 2.0 40.7 0.1 9.5",
+        "0.0 4.7 5.1 0.2 0.7 0.1 5.0 2.1 0.2 0.5 0.0 0.2 0.1 1.6 18.6 1.2 1.2 2.6 34.9 0.1 1.6",
+    ),
+    "dnc_mds": (
+        "0.4 8.6 10.8 0.8 1.6 1.1 3.4 4.6 0.8 2.6 0.1 0.2 0.1 8.0 26.3 54.5 39.9 6.3 48.6 0.9 11.0",
+        "1.2 10.1 9.5 1.5 1.0 2.1 2.3 4.5 1.9 3.9 0.1 0.2 0.1 13.1 20.7 1.8 3.2 4.1 32.8 0.9 3.8",
+    ),
+    "dnc_ds": (
+        "0.7 18.6 16.9 6.4 1.3 2.4 7.6 10.9 2.0 4.1 0.1 0.5 0.2 20.0 42.1 53.5 40.1 9.4 67.6 1.5 15.3",
+        "1.6 15.1 13.0 10.0 0.5 3.8 5.1 7.9 3.3 5.9 0.2 0.4 0.2 19.4 6.3 1.4 2.0 0.9 7.9 1.0 3.5",
+    ),
+    "dnc_ms": (
+        "0.0 7.8 7.9 0.8 1.7 0.0 2.5 1.8 0.1 0.6 0.0 0.3 0.2 1.8 33.0 53.2 41.2 3.3 48.1 5.3 10.5",
+        "0.1 5.9 7.8 1.0 1.1 0.1 2.0 1.6 0.2 0.6 0.0 0.4 0.2 0.9 15.1 2.3 3.0 2.2 26.7 12.5 1.9",
+    ),
+}
+
+
+def _numbers(kind: str) -> tuple[list[float], ...]:
+    return tuple([float(number) for number in line.split()] for line in _BABI[kind])
+
+
+add(
+    Study(
+        name="babi",
+        title="bAbI, all 20 tasks in one network",
+        source="Table 2.1, after 500,000 updates of batch 2",
+        rows=tuple(
+            Row(
+                _LABELS[kind],
+                f"babi-{kind}",
+                {
+                    f"task {number}" if number <= 20 else "mean": (error, deviation, None)
+                    for number, (error, deviation) in enumerate(zip(*_numbers(kind), strict=True), 1)
+                },
+            )
+            for kind in _BABI
+        ),
+        exams=tuple(WordErrors(f"task {number}", number, 1_000, 0, chunk=50) for number in range(1, 21)),
+        measure="Wrong words of the answers, in percent; a task is failed above 5.",
+        learning_curves=True,
+        compact=True,
+        failed_above=5.0,
+    )
+)

@@ -1,0 +1,162 @@
+"""A study's tables and pictures, made from its stored results alone."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longthink.errors import UserError
+from longthink.studies.base import Exam, Study, spread
+from longthink.training.files import read_json
+
+
+def collect(study: Study, results: Path) -> dict[str, list[dict[str, Any]]]:
+    """What has been measured: row label -> one document a seed."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in study.rows:
+        files = sorted((results / study.name).glob(f"{row.recipe}-seed*.json"))
+        if files:
+            found[row.label] = [read_json(path) for path in files]
+    return found
+
+
+def report(study: Study, results: Path) -> Path:
+    """Write ``results/<study>.md`` and a picture for each exam."""
+    found = collect(study, results)
+    if not found:
+        raise UserError(f"Nothing has been measured for {study.name} in {results}; run the study first.")
+    lines = [f"# {study.title}", "", f"Published: {study.source}. {study.measure}", ""]
+    if study.remarks:
+        lines += [study.remarks, ""]
+    if study.learning_curves:
+        picture = results / f"{study.name}-learning.png"
+        _draw_learning(study, found, picture)
+        lines += [f"![loss over updates]({picture.name})", ""]
+    if study.compact:
+        lines += _compact(study, found)
+    for one in () if study.compact else study.exams:
+        rows = _table(study, one, found)
+        if rows:
+            head = ["model", "published (step)", *one.columns, "seeds", "n"]
+            lines += [f"## {one.name}", "", _line(head), _line(["---"] * len(head)), *map(_line, rows), ""]
+            if any(len(run["exams"].get(one.name, {}).get("steps", ())) > 1 for runs in found.values() for run in runs):
+                picture = results / f"{study.name}-{_slug(one.name)}.png"
+                _draw(study, one, found, picture)
+                lines += [f"![accuracy over steps]({picture.name})", ""]
+    lines += _how(found)
+    path = results / f"{study.name}.md"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def _table(study: Study, one: Exam, found: dict[str, list[dict[str, Any]]]) -> list[list[str]]:
+    rows = []
+    for row in study.rows:
+        measured = [run["exams"][one.name] for run in found.get(row.label, []) if one.name in run["exams"]]
+        published = row.published.get(one.name)
+        if not measured and published is None:
+            continue
+        cells = [row.label, "-" if published is None else _published(*published)]
+        if measured:
+            cells += [*one.cells(measured), str(len(measured)), str(measured[0]["samples"])]
+        else:
+            cells += ["not run", *[""] * (len(one.columns) + 1)]
+        rows.append(cells)
+    return rows
+
+
+def _published(percent: float, spread: float | None, step: int | None) -> str:
+    return f"{percent:g}" + (f" ± {spread:g}" if spread is not None else "") + (f" ({step})" if step else "")
+
+
+def _compact(study: Study, found: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Published beside ours for each model; then the means of those seeds that have had all exams."""
+    rows = [row for row in study.rows if row.label in found or row.published]
+    head = ["", *(f"{row.label}: {whose}" for row in rows for whose in ("published", "ours"))]
+    lines = [_line(head), _line(["---"] * len(head))]
+    for one in study.exams:
+        cells = [one.name]
+        for row in rows:
+            measured = [run["exams"][one.name] for run in found.get(row.label, []) if one.name in run["exams"]]
+            published = row.published.get(one.name)
+            cells += ["-" if published is None else _published(*published)]
+            cells += [one.cells(measured)[0] if measured else "not run"]
+        lines.append(_line(cells))
+    means, failures = ["mean"], [f"above {study.failed_above}"]
+    for row in rows:
+        whole = [
+            run["exams"] for run in found.get(row.label, []) if all(one.name in run["exams"] for one in study.exams)
+        ]
+        values = [[one.value(exams[one.name]) for one in study.exams] for exams in whole]
+        published = row.published.get("mean")
+        means += ["-" if published is None else _published(*published)]
+        means += [spread([statistics.mean(each) for each in values]) if values else "not run"]
+        failed = [float(sum(value > (study.failed_above or 0) for value in each)) for each in values]
+        failures += ["-", spread(failed) if failed else "not run"]
+    lines.append(_line(means))
+    return [*lines, *([_line(failures)] if study.failed_above is not None else []), ""]
+
+
+def _draw_learning(study: Study, found: dict[str, list[dict[str, Any]]], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    for index, row in enumerate(study.rows):
+        for seed, run_ in enumerate(found.get(row.label, [])):
+            label = row.label if seed == 0 else None
+            axes.plot(run_["training"]["update"], run_["training"]["loss"], f"C{index}", label=label, linewidth=1.3)
+    axes.set(yscale="log", xlabel="updates", ylabel="loss", title=study.title)
+    axes.xaxis.set_major_formatter(lambda update, _: f"{update:,.0f}")
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path)
+
+
+def _how(found: dict[str, list[dict[str, Any]]]) -> list[str]:
+    lines = ["## How it was made", "", _line(["row", "recipe", "seed", "updates", "minutes", "hardware", "parameters"])]
+    lines.append(_line(["---"] * 7))
+    for label, runs in found.items():
+        for run_ in runs:
+            card = run_["card"]
+            cells = [label, card["recipe"]["name"], run_["seed"], card["updates"], card["minutes"], card["hardware"]]
+            lines.append(_line([*map(str, cells), f"{card['parameters']:,}"]))
+    return [*lines, ""]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _slug(name: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in name)
+
+
+def _draw(study: Study, one: Exam, found: dict[str, list[dict[str, Any]]], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    train_steps = 30
+    for row in study.rows:
+        measured = [run["exams"][one.name] for run in found.get(row.label, []) if one.name in run["exams"]]
+        if not measured:
+            continue
+        train_steps = found[row.label][0]["card"]["recipe"]["steps"]
+        steps = measured[0]["steps"]
+        curves = torch.tensor([m["accuracy"][: len(steps)] for m in measured]) * 100
+        style = "-" if len(steps) > 1 else "o"
+        (drawn,) = axes.plot(steps, curves.mean(0), style, label=row.label, linewidth=1.8)
+        if len(curves) > 1:
+            low, high = curves.amin(0), curves.amax(0)
+            axes.fill_between(steps, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
+    axes.axvspan(1, train_steps, color="0.9", zorder=0, label="steps in training")
+    axes.set(xscale="log", xlabel="steps", ylabel="solved (%)", ylim=(-3, 103), title=f"{study.title}: {one.name}")
+    axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path)
