@@ -20,6 +20,10 @@ _SMALL = {"width": 128, "hidden": 256, "heads": 4, "dropout": 0.1}
 _GATED = {"gate": True, "attention_dropout": 0.1, "gate_dropout": 0.1}
 
 
+S_GRID = tuple((shared, overlapping) for shared in (4, 8, 12, 16) for overlapping in (2, 4, 6))
+"""Shared functions and overlapping symbols of the heat maps of CTL++ S (Figures 6.4, E.3, E.4; every other column)."""
+
+
 def _rows(task: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """Row name -> (model options, recipe fields)."""
     listops, arithmetic = task == "listops", task == "arithmetic"
@@ -181,7 +185,11 @@ def _ctlpp() -> None:
                 warmup_epochs=1,
                 **{"epochs": 137, **settings},  # 80,000 updates
             )
-            add(replace(recipe, patient_steps=2 * recipe.steps or None))
+            recipe = add(replace(recipe, patient_steps=2 * recipe.steps or None))
+            if variant == "S":
+                for shared, overlapping in S_GRID:
+                    options = {"variant": "S", "shared_functions": shared, "overlapping_symbols": overlapping}
+                    add(replace(recipe, name=f"{recipe.name}-{shared}-{overlapping}", task_options=options))
 
 
 _published()

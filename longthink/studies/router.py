@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from longthink.recipes.router import S_GRID
 from longthink.studies.base import Exam, Row, Study, add
 
 Printed = Mapping[str, tuple[tuple[float, float], ...]]
@@ -210,9 +211,29 @@ def _ctlpp() -> None:
         )
 
 
+def _heat_map() -> None:
+    depths = (2, 4, 6)
+    add(
+        Study(
+            name="ctlpp_S",
+            title="CTL++ variant S, NDR, by what its two groups share",
+            source="Figure 6.4, a heat map without figures: 100% needs 16 shared functions and 6 overlapping symbols",
+            rows=tuple(
+                Row(f"{shared} functions, {overlapping} symbols", f"ctlpp-S-router-{shared}-{overlapping}")
+                for shared, overlapping in S_GRID
+            ),
+            exams=(
+                Exam("seen pairs", depths, 1_000, 16, chunk=1_000, split="valid"),
+                Exam("unseen pairs", depths, 1_000, 16, chunk=1_000),
+            ),
+        )
+    )
+
+
 _ctl(backward=False)
 _ctl(backward=True)
 _ablations(backward=False)
 _ablations(backward=True)
 _expressions()
 _ctlpp()
+_heat_map()
