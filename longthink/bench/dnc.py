@@ -129,7 +129,7 @@ def _update(path: str, batch: int, length: int, sizes: dict[str, int]) -> Callab
     whole = cast(ThinkingModule, model)
     objective = Objective(whole, CompiledStep(whole) if path == "compiled graph" else None)
     if "graph" in path:
-        graphed = GraphedObjective(objective, half=False)
+        graphed = GraphedObjective(objective, half=False, full_alone=True)
         return lambda: graphed.backward(problems, plan)
 
     def update() -> None:

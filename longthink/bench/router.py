@@ -57,7 +57,7 @@ def _update(path: str, batch: int, length: int, steps: int, model: dict[str, Any
     thinker = {"compiled graph": CompiledStep(net), "compiled graph, all kept": CompiledStep(net, memory=1.0)}.get(path)
     objective = Objective(net, thinker)
     if "graph" in path:
-        graphed = GraphedObjective(objective, half=True)
+        graphed = GraphedObjective(objective, half=True, full_alone=True)
         return lambda: graphed.backward(problems, plan)
 
     def update() -> None:

@@ -31,21 +31,31 @@ class _Piece:
 
 
 @dataclass
+class _Steps:
+    """The start and one step without gradient, and the state that they and full passes leave."""
+
+    begin: torch.cuda.CUDAGraph
+    one: torch.cuda.CUDAGraph
+    state: State
+
+
+@dataclass
 class _Stage:
     """Everything that belongs to one shape of batch."""
 
     batch: Batch
-    begin: torch.cuda.CUDAGraph
-    step: torch.cuda.CUDAGraph
-    state: State
+    steps: _Steps | None
     pieces: dict[tuple[str, int], _Piece] = field(default_factory=dict)
 
 
 class GraphedObjective:
-    """Does what ``objective(batch, plan)["loss"].backward()`` does, on one GPU, for plans that ``takes`` accepts."""
+    """Does what ``objective(batch, plan)["loss"].backward()`` does, on one GPU, for plans that ``takes`` accepts.
 
-    def __init__(self, objective: Objective, half: bool) -> None:
-        self.objective, self.thinker, self.half = objective, objective.thinker, half
+    ``full_alone`` promises that no plan has a progressive term: then single steps need not be captured.
+    """
+
+    def __init__(self, objective: Objective, half: bool, full_alone: bool = False) -> None:
+        self.objective, self.thinker, self.half, self.full_alone = objective, objective.thinker, half, full_alone
         self.parameters = list(objective.model.parameters())
         self.stages: dict[tuple[torch.Size, ...], _Stage] = {}
         self.pools: dict[str, Any] = {kind: torch.cuda.graph_pool_handle() for kind in ("step", "full", "progressive")}
@@ -54,7 +64,7 @@ class GraphedObjective:
         """Mixed plans that branch off inside the full pass (n < m) would need a graph for every n."""
         if not getattr(self.thinker, "capturable", True):
             return False
-        shared = getattr(self.thinker, "max_steps", None) is None
+        shared = getattr(self.thinker, "max_steps", None) is None and not self.full_alone
         return plan.alpha == 0 or (shared and (plan.alpha == 1 or plan.n >= plan.m))
 
     def backward(self, batch: Batch, plan: Plan) -> dict[str, Tensor]:
@@ -66,11 +76,12 @@ class GraphedObjective:
         if plan.alpha < 1:
             full = self._replay(stage, "full", plan.m)
             found.append((1 - plan.alpha, full))
-        elif plan.n > 0:
-            stage.begin.replay()
         if plan.alpha > 0:
+            assert stage.steps is not None
+            if plan.alpha == 1 and plan.n > 0:
+                stage.steps.begin.replay()
             for _ in range(plan.n - (plan.m if plan.alpha < 1 else 0)):
-                stage.step.replay()
+                stage.steps.one.replay()
             found.append((plan.alpha, self._replay(stage, "first" if plan.n == 0 else "later", plan.k)))
         losses = {name: value for _, piece in found for name, value in piece.losses.items()}
         self._leave_gradients(found)
@@ -99,25 +110,31 @@ class GraphedObjective:
         return piece
 
     def _capture(self, stage: _Stage, kind: str, steps: int) -> _Piece:
-        kept = [t.clone() for t in tensors(stage.state)]
+        before = stage.steps
+        kept = [] if before is None else [t.clone() for t in tensors(before.state)]
 
         def run() -> dict[str, Tensor]:
             for weight in self.parameters:
                 weight.grad = None
             with self._autocast():
                 context = self.thinker.look(stage.batch.inputs)
-                state = detach(stage.state) if kind == "later" else self.thinker.start(context)
+                if kind == "later":
+                    assert before is not None
+                    state = detach(before.state)
+                else:
+                    state = self.thinker.start(context)
                 loss, final = self.objective.term(stage.batch, state, context, steps)
             loss.backward()
-            if kind == "full":  # the progressive term may start here
-                _fill(stage.state, final)
+            if kind == "full" and before is not None:  # the progressive term may start here
+                _fill(before.state, final)
             return {"full" if kind == "full" else "progressive": loss.detach()}
 
         _warm_up(run)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pools["full" if kind == "full" else "progressive"]):
             losses = run()
-        _fill(stage.state, kept)
+        if before is not None:
+            _fill(before.state, kept)
         return _Piece(graph, losses, [weight.grad for weight in self.parameters])
 
     def _stage(self, batch: Batch) -> _Stage:
@@ -128,6 +145,8 @@ class GraphedObjective:
 
     def _open(self, batch: Batch) -> _Stage:
         mine = batch.map(torch.clone)
+        if self.full_alone:
+            return _Stage(mine, None)
         with torch.no_grad(), self._autocast():
             _warm_up(lambda: think(self.thinker, mine.inputs, 2, read=False))
             begin = torch.cuda.CUDAGraph()
@@ -135,10 +154,10 @@ class GraphedObjective:
                 context = self.thinker.look(mine.inputs)
                 state = self.thinker.start(context)
             begin.replay()
-            step = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(step, pool=self.pools["step"]):
+            one = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(one, pool=self.pools["step"]):
                 _fill(state, think(self.thinker, None, 1, state=state, context=context, read=False).state)
-        return _Stage(mine, begin, step, state)
+        return _Stage(mine, _Steps(begin, one, state))
 
     def _autocast(self) -> torch.autocast:
         # Casts are captured, so a cache of them from another capture must not be used.

@@ -146,7 +146,8 @@ class Trainer:
         self.objective, self.optimizer = fabric.setup(objective, optimizer)
         self.graphed: GraphedObjective | None = None
         if options.graphs and fabric.device.type == "cuda" and fabric.world_size == 1:
-            self.graphed = GraphedObjective(objective, half="bf16" in str(fabric._precision.precision))
+            half = "bf16" in str(fabric._precision.precision)
+            self.graphed = GraphedObjective(objective, half, full_alone=recipe.alpha == 0)
         self.sums = {name: torch.tensor(total, device=fabric.device) for name, (total, _) in about["sums"].items()}
         self.counts: dict[str, int] = {name: count for name, (_, count) in about["sums"].items()}
         self.writer: Any = None
