@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from longthink.errors import UserError, unknown
+from longthink.explore.command import explore
 from longthink.inspect.commands import app as inspection
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 
 app.add_typer(inspection, name="inspect")
+app.command()(explore)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ...")]
@@ -89,7 +91,7 @@ def _global(
 
 @app.command()
 def solve(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="prefix_sums, mazes, sudoku or chess.")],
+    task: Annotated[str, typer.Argument(metavar="TASK", help="prefix_sums, mazes, sudoku, chess or text.")],
     problem: Annotated[
         str | None,
         typer.Argument(
@@ -107,10 +109,23 @@ def solve(
     as_json: Json = False,
     all_steps: Annotated[bool, typer.Option("--all-steps", help="Don't stop when the state is at rest.")] = False,
     device: Device = "cpu",
+    prompt: Annotated[str | None, typer.Option(help="Text: what to go on with; a new document if left out.")] = None,
+    length: Annotated[int | None, typer.Option(help="Text: at most so many tokens.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Text: 0 for the likeliest; 0.8 if left out.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Text: choose among so many tokens; 40 if left out.")] = None,
 ) -> None:
     """Solve a problem, typed or made, and watch the network think."""
     from longthink import solving
 
+    if task == "text":
+        if (size, style, out) != (None, None, None) or all_steps or (prompt is not None and problem is not None):
+            raise UserError("Text takes one prompt, and no --size, --style, --out or --all-steps.")
+        given = prompt if problem is None else problem
+        wishes = {"length": length, "temperature": temperature, "top_k": top_k, "seed": seed, "steps": steps}
+        _write(weights, _standard_input() if given == "-" else given or "", wishes, as_json, device)
+        return
+    if (prompt, length, temperature, top_k) != (None, None, None, None):
+        raise UserError("--prompt, --length, --temperature and --top-k are for text alone; leave them out.")
     if problem is not None and (size, seed, style) != (None, None, None):
         raise UserError("A typed problem is what it is; leave out --size, --seed and --style.")
     if out is not None:
@@ -135,6 +150,18 @@ def solve(
         print(f"picture  {out}")
 
 
+def _write(weights: str | None, prompt: str, wishes: dict[str, Any], as_json: bool, device: str) -> None:
+    """``solve text``: go on with a prompt; what nobody wished for keeps its default."""
+    from longthink import sampling, solving
+
+    name, loaded = solving.find_weights("text", weights, device)
+    made = {key: value for key, value in wishes.items() if value is not None}
+    style = sampling.Style(**{key: made.pop(key) for key in ("temperature", "top_k", "seed") if key in made})
+    writing = sampling.write(loaded, prompt, style=style, weights=name, show=not as_json, **made)
+    if as_json:
+        print(json.dumps(writing.to_json()))
+
+
 @app.command()
 def train(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Its name; longthink list recipes shows them.")],
@@ -149,10 +176,11 @@ def train(
     accelerator: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     folder: Annotated[str, typer.Option(help="Where the run's folder is made.")] = "runs",
     seconds: Annotated[float | None, typer.Option(help="Stop after this time; the same command goes on.")] = None,
-    compile: Annotated[bool, typer.Option("--compile", help="Compile the step.")] = False,
+    compile: Annotated[bool | None, typer.Option(help="Compile the step; left out, where it is worth it.")] = None,
 ) -> None:
     """Train a recipe, or go on where it was interrupted."""
     import longthink as lt
+    from longthink.training.validation import in_words
 
     _at_least(0, seed=seed)
     _at_least(1, devices=devices)
@@ -171,11 +199,9 @@ def train(
     if os.environ.get("LOCAL_RANK", "0") != "0":  # one voice is enough
         return
     found = lt.load(path).card["validation"]
-    at = " and ".join(
-        f"{right:.2%} after {steps} steps" for steps, right in zip(found["steps"], found["accuracy"], strict=True)
-    )
     print(f"run         {path}")
-    print(f"validation  {at} ({found['samples']} problems)")
+    unit = "tokens" if "bits_per_byte" in found else "problems"
+    print(f"validation  {in_words(found)} ({found['samples']:,} {unit})")
 
 
 @app.command("eval")
@@ -208,6 +234,9 @@ def evaluate(
     place = solving.usable_device(device)
     loaded = lt.load(weights, place)
     recipe = loaded.recipe
+    if hasattr(loaded.task, "stream"):
+        _bits(loaded, weights, samples, precision, as_json, out)
+        return
     chosen = recipe.difficulty if difficulty is None else _numbers("difficulty", difficulty)
     if steps is None:
         steps = min(5 * recipe.steps, getattr(loaded.model, "max_steps", None) or 5 * recipe.steps)
@@ -254,6 +283,7 @@ def study(
     folder: Annotated[str, typer.Option(help="Where runs are kept.")] = "runs",
     settings: Annotated[list[str] | None, typer.Option("--set", help="key=value for every row's recipe.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Stop each training after this time.")] = None,
+    workers: Annotated[int, typer.Option(help="Runs at a time, a process each.")] = 1,
     report: Annotated[bool, typer.Option("--report", help="Only make table and pictures from stored results.")] = False,
 ) -> None:
     """Run a published table: train and test its rows, and write it with ours beside it."""
@@ -263,27 +293,30 @@ def study(
     chosen = studies.studies[name]
     if not report:
         options = lt.TrainingOptions(folder=folder, seconds=seconds)
-        studies.run(chosen, _numbers("seeds", seeds), rows or (), results, options, settings or ())
+        studies.run(chosen, _numbers("seeds", seeds), rows or (), results, options, settings or (), workers)
     print(studies.report(chosen, results))
 
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="deepthinking, dnc or router: one training update.")],
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="cvmm, deepthinking, dnc, explore, language or router.")],
     out: Annotated[Path | None, typer.Option(help="A folder for <hardware>.json.")] = None,
     as_json: Json = False,
 ) -> None:
     """Time what is slow and true beside what is fast, in one run."""
-    from longthink.bench import deepthinking, dnc, router, timing
+    from longthink.bench import cvmm, deepthinking, dnc, explore, language, router, timing
     from longthink.terminal import print_table
 
     gpu = timing.device() == "cuda"
     measures: dict[str, Callable[[], dict[str, Any]]] = {
         # On a CPU just enough to see that it runs.
-        "deepthinking": lambda: deepthinking.measure(
-            (50, 200, 400) if gpu else (4,), 128 if gpu else 16, 10 if gpu else 3
+        "cvmm": lambda: cvmm.measure() if gpu else cvmm.measure(256, 32, 2, 16, (4, 8), 3),
+        "deepthinking": lambda: (
+            deepthinking.measure((50, 200, 400)) if gpu else deepthinking.measure((4,), 16, 3, False)
         ),
         "dnc": lambda: dnc.measure(32, 200) if gpu else dnc.measure(2, 10, 2, cells=16),
+        "explore": lambda: explore.measure((9, 33), 100, 20),
+        "language": lambda: language.measure() if gpu else language.measure(("dense", "sigma_moe"), 2, small=True),
         "router": lambda: router.measure(512 if gpu else 4, 10 if gpu else 3),
     }
     if what not in measures:
@@ -374,6 +407,7 @@ def _studies() -> list[dict[str, Any]]:
 
 def _weights() -> list[dict[str, Any]]:
     from longthink.loading import shipped
+    from longthink.training.validation import in_words
 
     return [
         {
@@ -384,14 +418,34 @@ def _weights() -> list[dict[str, Any]]:
             "minutes": card["minutes"],
             "hardware": card["hardware"],
             "trained on": card["recipe"]["difficulty"],
-            "validated": ", ".join(
-                f"{right:.1%} at {steps} steps"
-                for steps, right in zip(card["validation"]["steps"], card["validation"]["accuracy"], strict=True)
-            ),
+            "validated": in_words(card["validation"]),
             "n": card["validation"]["samples"],
         }
         for name, card in shipped().items()
     ]
+
+
+def _bits(loaded: lt.Loaded, name: str, blocks: int, precision: str, as_json: bool, out: Path | None) -> None:
+    """What a language model is measured in, over the first blocks of its test text."""
+    from longthink.perplexity import measure_weights
+    from longthink.terminal import print_table
+    from longthink.training.files import write_json
+
+    found = measure_weights(loaded, blocks=blocks, half=precision == "bf16")
+    document = {"weights": name, "task": loaded.task.name, "precision": precision, **found.to_json()}
+    if out is not None:
+        write_json(out, document)
+    if as_json:
+        print(json.dumps(document))
+        return
+    columns = ("bits per byte", "bits per token", "perplexity", "tokens")
+    cells = [
+        f"{found.bits_per_byte:.4f}",
+        f"{found.bits_per_token:.4f}",
+        f"{found.perplexity:.2f}",
+        f"{found.tokens:,}",
+    ]
+    print_table(columns, [cells], f"{name}: the first {blocks} blocks of its test text")
 
 
 def _curves(

@@ -227,7 +227,7 @@ def test_train_then_eval_then_solve(capsys: pytest.CaptureFixture[str], tmp_path
     run, validation = capsys.readouterr().out.splitlines()
     folder = run.split()[1]
     assert Path(folder, "best.safetensors").exists()
-    assert "after 4 steps and" in validation
+    assert "after 4 steps, " in validation
     out, plot = tmp_path / "new" / "e.json", tmp_path / "e.png"
     places = ["--out", str(out), "--plot", str(plot)]
     found = json_of(capsys, "eval", folder, "--difficulty", "8,12", "--steps", "6", "--samples", "5", *places)

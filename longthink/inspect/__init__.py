@@ -7,6 +7,7 @@ convergence      settle(model, inputs, steps)                        does it com
 extrapolation    hard_to_easy(model, task, trained, train_steps)     does it solve what is easier than its training?
                  receptive_field(model, task, batch, steps)          how far does a change travel in a step?
 attention        attention_maps(model, inputs, steps)                who looks where, and which columns move, when?
+experts          expert_use(model, inputs, steps)                    which experts are used, and which together?
 memory           memory_trace(model, inputs)                         what does a DNC do with its memory?
 representations  similarities(model, task, steps)                    do functions mean the same by a symbol?
                  compatibility(model, task, steps)                   whose results does whom understand?
@@ -21,7 +22,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-__all__ = ["attention", "convergence", "extrapolation", "memory", "perturb", "representations"]
+__all__ = ["attention", "convergence", "experts", "extrapolation", "memory", "perturb", "representations"]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -72,10 +72,10 @@ def attention_maps(model: Thinker, inputs: Tensor, steps: int, words: Sequence[s
         gate = gate[0].float().flatten(2).mean(2).cpu() if gate.dim() > 3 else gate[0].float().cpu()
     attention = None if attention is None else attention[0].float().cpu()
     columns = gate.shape[1] if gate is not None else attention.shape[-1] if attention is not None else 0
-    return AttentionMaps(_labels(words, columns), attention, gate)
+    return AttentionMaps(column_labels(words, columns), attention, gate)
 
 
-def _labels(words: Sequence[str], columns: int) -> tuple[str, ...]:
+def column_labels(words: Sequence[str], columns: int) -> tuple[str, ...]:
     """Transformers put a begin and an end token around the words."""
     if len(words) == columns:
         return tuple(words)

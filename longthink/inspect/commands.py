@@ -330,6 +330,36 @@ def attention(
 
 
 @app.command()
+def experts(
+    weights: Weights,
+    difficulty: Difficulty = None,
+    steps: Steps = None,
+    samples: Samples = 10,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    as_json: Json = False,
+    out: Out = None,
+    plot: Plot = None,
+) -> None:
+    """Which experts are used at each step, how evenly, and which together?"""
+    loaded = _load(weights, device, out, plot, samples, seed)
+    from longthink.inspect import experts as asked
+
+    inputs = loaded.task.sample(samples, _size(loaded, difficulty), seed, "test").inputs
+    found = asked.expert_use(loaded.model, inputs, loaded.recipe.steps if steps is None else steps)
+    rows = [
+        [str(i + 1), f"{float(found.evenness[i]):.3f}", str(int(found.unused[i])), _list(_busiest(found.share[i]))]
+        for i in range(len(found.share))
+    ]
+    table = (
+        ("step", "evenness", "unused", "busiest"),
+        rows,
+        f"{weights}: {found.tokens:,} tokens, {found.k} experts each",
+    )
+    _give(weights, loaded, found.to_json(), table, as_json, out, plot, lambda: asked.draw(found, weights))
+
+
+@app.command()
 def memory(
     weights: Weights,
     problem: Problem = None,
@@ -472,6 +502,11 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
 
 def _list(values: Sequence[Any]) -> str:
     return ", ".join(map(str, values))
+
+
+def _busiest(share: Any, most: int = 3) -> list[str]:
+    top = share.topk(min(most, len(share)))
+    return [f"{i} ({part:.0%})" for i, part in zip(top.indices.tolist(), top.values.tolist(), strict=True)]
 
 
 def _names(labels: Sequence[str], strength: Any, most: int = 3) -> str:

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from longthink.errors import unknown
 from longthink.registry import Registry
+from longthink.think import note, wanted
 
 feedforwards: Registry[Callable[..., FeedForward]] = Registry("feed-forward kind")
 """Every kind is made by ``feedforwards[name](width, hidden, ...)``; ``hidden`` is d_ff, the number of hidden units."""
@@ -55,4 +56,7 @@ class Dense(FeedForward):
         return F.dropout(self.activation(self.up(x)), self.dropout, self.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(self.hidden(x))
+        u = self.hidden(x)
+        if wanted("active"):
+            note("active", (u != 0).sum(-1))  # hidden units of each token, as in Figure 7.1
+        return self.down(u)

@@ -159,7 +159,7 @@ def _ours() -> None:
         validate_every=5,
     )
     sudoku = replace(
-        _with_model(_MAZES, recall=True, width=192, head=[64, 32]),
+        _with_model(_MAZES, recall=True, width=192, head=[64, 32], norm="pixel"),
         **{key: value for key, value in patience.items() if key not in ("fresh", "first_n")},
         name="sudoku-long",
         task="sudoku",
@@ -173,11 +173,11 @@ def _ours() -> None:
         train_samples=400_000,
         epochs=15,
         learning_rate=2e-3,
-        recurrent_scale=0.2,
+        recurrent_scale=0.5,
         validate_every=1,
     )
     chess = replace(
-        _with_model(_CHESS, recall=True, width=256),
+        _with_model(_CHESS, recall=True, width=256, norm="pixel"),
         **{key: value for key, value in patience.items() if key not in ("fresh", "first_n")},
         name="chess-long",
         note="long-horizon progressive loss, averaged weights, half the published width",
@@ -190,7 +190,7 @@ def _ours() -> None:
         epochs=18,
         optimizer="adamw",
         learning_rate=1e-3,
-        recurrent_scale=0.2,
+        recurrent_scale=0.5,
         weight_decay=1e-2,
         validate_every=2,
     )

@@ -1,7 +1,20 @@
 """Studies; importing this package registers them."""
 
-from longthink.studies import chess, dnc, mazes, prefix_sums, router, sudoku
+from longthink.studies import chess, dnc, language, mazes, prefix_sums, router, sudoku
 from longthink.studies.base import Study, examine, run, studies
 from longthink.studies.reports import report
 
-__all__ = ["Study", "chess", "dnc", "examine", "mazes", "prefix_sums", "report", "router", "run", "studies", "sudoku"]
+__all__ = [
+    "Study",
+    "chess",
+    "dnc",
+    "examine",
+    "language",
+    "mazes",
+    "prefix_sums",
+    "report",
+    "router",
+    "run",
+    "studies",
+    "sudoku",
+]

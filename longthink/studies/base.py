@@ -25,18 +25,19 @@ from longthink.hardware import hardware
 from longthink.loading import load
 from longthink.recipes import recipes
 from longthink.registry import Registry
-from longthink.tasks import Batch, Split, Task
+from longthink.tasks import Batch, Split, Task, task
 from longthink.think import ThinkingModule
-from longthink.training.data import mixed_problems
+from longthink.training.data import mixed_problems, prepare
 from longthink.training.files import read_json, write_json
 from longthink.training.recipe import override
 from longthink.training.train import TrainingOptions, train
 
 
-def spread(values: list[float]) -> str:
+def spread(values: list[float], digits: int = 2) -> str:
+    """Mean and standard deviation over the seeds."""
     if len(values) == 1:
-        return f"{values[0]:.2f}"
-    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
+        return f"{values[0]:.{digits}f}"
+    return f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,8 @@ class _Job:
 
 def _side_by_side(jobs: list[_Job], workers: int) -> list[Path]:
     """A process a run. One that fails does not stop the others; the first failure is raised when all have ended."""
+    for recipe in {job.row.recipe: override(recipes[job.row.recipe], list(job.settings)) for job in jobs}.values():
+        prepare(task(recipe.task, **recipe.task_options))
     spawn = multiprocessing.get_context("spawn")  # a forked process could not use a GPU
     with ProcessPoolExecutor(
         workers, spawn, initializer=_share_cores, initargs=(workers,), max_tasks_per_child=1

@@ -13,6 +13,7 @@ from longthink.tasks import (
     prefix_sums,
     repeat_copy,
     sudoku,
+    text,
 )
 from longthink.tasks.base import Batch, Split, Task, join, task, tasks
 
@@ -35,4 +36,5 @@ __all__ = [
     "sudoku",
     "task",
     "tasks",
+    "text",
 ]

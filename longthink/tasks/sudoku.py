@@ -274,14 +274,14 @@ def _solve(puzzles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return solutions, counts
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)  # a server goes on meanwhile
 def _solve_all(puzzles: np.ndarray, solutions: np.ndarray, counts: np.ndarray) -> None:
     not_random = np.empty(0, np.uint64)
     for i in range(len(puzzles)):
         counts[i] = _search(puzzles[i], -1, 1, 2, not_random, solutions[i])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)  # a server goes on meanwhile
 def _fill(seed: np.uint64, wanted_split: int, givens: int, puzzles: np.ndarray, solutions: np.ndarray) -> None:
     order = np.arange(81)
     for i in range(len(puzzles)):

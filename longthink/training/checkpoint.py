@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,13 @@ class RunFolder:
         write_text(self.metrics, "".join(line + "\n" for line in kept))
 
 
-def pack(model: nn.Module, optimizer: torch.optim.Optimizer, average: dict[str, Tensor] | None) -> dict[str, Tensor]:
-    """Model, optimiser and average as one flat dictionary of tensors."""
+def pack(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: dict[str, Tensor] | None,
+    memory: Sequence[Tensor] = (),
+) -> dict[str, Tensor]:
+    """Model, optimiser, average and what is remembered of a text as one flat dictionary of tensors."""
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     for index, slots in optimizer.state_dict()["state"].items():
         for slot, value in slots.items():
@@ -59,7 +65,7 @@ def pack(model: nn.Module, optimizer: torch.optim.Optimizer, average: dict[str, 
                 tensors[f"optimizer.{index}.{slot}"] = value
     for name, value in (average or {}).items():
         tensors[f"average.{name}"] = value
-    return tensors
+    return tensors | {f"memory.{layer}": part for layer, part in enumerate(memory)}
 
 
 def unpack(
@@ -67,9 +73,10 @@ def unpack(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     average: dict[str, Tensor] | None,
-) -> None:
-    """Put everything back in place; a ValueError, KeyError or RuntimeError says what does not fit."""
-    parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "average": {}}
+) -> tuple[Tensor, ...]:
+    """Put everything back in place and return the memory; a ValueError, KeyError or RuntimeError says what does not
+    fit."""
+    parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "average": {}, "memory": {}}
     for name, value in tensors.items():
         kind, _, rest = name.partition(".")
         parts[kind][rest] = value
@@ -84,6 +91,7 @@ def unpack(
         raise ValueError("its averaged weights are not those of this model")
     for name, value in parts["average"].items():
         (average or {})[name].copy_(value)
+    return tuple(parts["memory"][str(layer)] for layer in range(len(parts["memory"])))
 
 
 def _check_optimizer(state: dict[int, dict[str, Tensor]], optimizer: torch.optim.Optimizer) -> None:
@@ -101,8 +109,9 @@ def save_last(
     optimizer: torch.optim.Optimizer,
     average: dict[str, Tensor] | None,
     about: dict[str, Any],
+    memory: Sequence[Tensor] = (),
 ) -> None:
-    write_tensors(folder.last, pack(model, optimizer, average), about)
+    write_tensors(folder.last, pack(model, optimizer, average, memory), about)
 
 
 def load_last(
@@ -113,7 +122,7 @@ def load_last(
         return None
     tensors, about = read_tensors(folder.last)
     try:
-        unpack(tensors, model, optimizer, average)
+        memory = unpack(tensors, model, optimizer, average)
         update, best = int(about["update"]), about["best"]
         if not 0 <= update <= folder.recipe.updates:
             raise ValueError(f"it says that {update} of {folder.recipe.updates} updates were made")
@@ -122,6 +131,7 @@ def load_last(
             "seconds": float(about["seconds"]),
             "best": None if best is None else [float(part) for part in best],
             "sums": {name: (float(total), int(count)) for name, (total, count) in about["sums"].items()},
+            "memory": memory,
         }
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         reason = str(error).splitlines()[-1].strip().rstrip(".")

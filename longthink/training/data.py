@@ -14,6 +14,14 @@ from longthink.training.recipe import Recipe
 _KEEP_ON_DEVICE = 4 * 2**30
 
 
+def prepare(task: Task) -> None:
+    """Fetch and store what processes side by side would otherwise all fetch at once."""
+    stream = getattr(task, "stream", None)
+    if stream is not None:
+        for split in ("train", "valid"):
+            stream(split, 1, 1)
+
+
 class TrainingData:
     """An epoch's problems, in the order in which they come."""
 
@@ -23,9 +31,17 @@ class TrainingData:
         self._problems: Batch | None = None
         self._order = torch.empty(0, dtype=torch.long)
         self._lengths: torch.Tensor | None = None
+        stream = getattr(task, "stream", None)  # a text that is read in order
+        self._stream = None if stream is None else stream("train", recipe.batch, max(recipe.difficulty))
+
+    def begins(self, update: int) -> bool:
+        """True where a text is read from its beginning, and does not go on from the batch before."""
+        return self._stream is not None and update % self._stream.blocks == 0
 
     def batch(self, update: int) -> Batch:
         """The whole batch of this update, on the device."""
+        if self._stream is not None:
+            return self._stream.block(update).to(self.device)
         epoch, position = divmod(update, self.recipe.updates_an_epoch)
         if epoch != self._epoch:
             self._begin(epoch)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from longthink.tasks.base import Batch
 from longthink.think import State, detach, tensors, think
-from longthink.training.losses import Objective, Plan, mixture
+from longthink.training.losses import Objective, Past, Plan, mixture
 
 
 @dataclass
@@ -45,6 +45,7 @@ class _Stage:
 
     batch: Batch
     steps: _Steps | None
+    past: Past | None
     pieces: dict[tuple[str, int], _Piece] = field(default_factory=dict)
 
 
@@ -60,18 +61,23 @@ class GraphedObjective:
         self.stages: dict[tuple[torch.Size, ...], _Stage] = {}
         self.pools: dict[str, Any] = {kind: torch.cuda.graph_pool_handle() for kind in ("step", "full", "progressive")}
 
-    def takes(self, plan: Plan) -> bool:
-        """Mixed plans that branch off inside the full pass (n < m) would need a graph for every n."""
+    def takes(self, plan: Plan, past: Past | None = None) -> bool:
+        """Mixed plans that branch off inside the full pass (n < m) would need a graph for every n; while a memory
+        grows, every update would need its own."""
         if not getattr(self.thinker, "capturable", True):
+            return False
+        if past is not None and (plan.alpha > 0 or not _is_full(past.memory, getattr(self.thinker, "memory", 0))):
             return False
         shared = getattr(self.thinker, "max_steps", None) is None and not self.full_alone
         return plan.alpha == 0 or (shared and (plan.alpha == 1 or plan.n >= plan.m))
 
-    def backward(self, batch: Batch, plan: Plan) -> dict[str, Tensor]:
+    def backward(self, batch: Batch, plan: Plan, past: Past | None = None) -> dict[str, Any]:
         """Losses, with the gradients of this update alone left in the parameters' ``grad``."""
-        stage = self._stage(batch)
+        stage = self._stage(batch, past)
         for mine, theirs in zip(_parts(stage.batch), _parts(batch), strict=True):
             mine.copy_(theirs)
+        if past is not None and stage.past is not None and past.memory is not stage.past.memory:
+            _fill(stage.past.memory, past.memory)
         found: list[tuple[float, _Piece]] = []
         if plan.alpha < 1:
             full = self._replay(stage, "full", plan.m)
@@ -85,7 +91,8 @@ class GraphedObjective:
             found.append((plan.alpha, self._replay(stage, "first" if plan.n == 0 else "later", plan.k)))
         losses = {name: value for _, piece in found for name, value in piece.losses.items()}
         self._leave_gradients(found)
-        return {**losses, "loss": mixture(plan.alpha, losses)}
+        memory = {} if stage.past is None else {"memory": stage.past.memory}
+        return {**losses, **memory, "loss": mixture(plan.alpha, losses)}
 
     def _leave_gradients(self, found: list[tuple[float, _Piece]]) -> None:
         """Weighted sums; a piece that is alone has weight 1 and is taken as it is."""
@@ -112,12 +119,14 @@ class GraphedObjective:
     def _capture(self, stage: _Stage, kind: str, steps: int) -> _Piece:
         before = stage.steps
         kept = [] if before is None else [t.clone() for t in tensors(before.state)]
+        remembered = [] if stage.past is None else [t.clone() for t in tensors(stage.past.memory)]
 
         def run() -> dict[str, Tensor]:
             for weight in self.parameters:
                 weight.grad = None
             with self._autocast():
-                context = self.thinker.look(stage.batch.inputs)
+                inputs = stage.batch.inputs
+                context = self.thinker.look(inputs if stage.past is None else (inputs, stage.past.memory))
                 if kind == "later":
                     assert before is not None
                     state = detach(before.state)
@@ -125,6 +134,8 @@ class GraphedObjective:
                     state = self.thinker.start(context)
                 loss, final = self.objective.term(stage.batch, state, context, steps)
             loss.backward()
+            if stage.past is not None:
+                _fill(stage.past.memory, self.objective.model.remember(final, context))  # type: ignore[operator]
             if kind == "full" and before is not None:  # the progressive term may start here
                 _fill(before.state, final)
             return {"full" if kind == "full" else "progressive": loss.detach()}
@@ -135,18 +146,21 @@ class GraphedObjective:
             losses = run()
         if before is not None:
             _fill(before.state, kept)
+        if stage.past is not None:
+            _fill(stage.past.memory, remembered)
         return _Piece(graph, losses, [weight.grad for weight in self.parameters])
 
-    def _stage(self, batch: Batch) -> _Stage:
+    def _stage(self, batch: Batch, past: Past | None) -> _Stage:
         shapes = tuple(part.shape for part in _parts(batch))
         if shapes not in self.stages:
-            self.stages[shapes] = self._open(batch)
+            self.stages[shapes] = self._open(batch, past)
         return self.stages[shapes]
 
-    def _open(self, batch: Batch) -> _Stage:
+    def _open(self, batch: Batch, past: Past | None) -> _Stage:
         mine = batch.map(torch.clone)
-        if self.full_alone:
-            return _Stage(mine, None)
+        own = None if past is None else Past(tuple(t.clone() for t in past.memory))
+        if self.full_alone or own is not None:
+            return _Stage(mine, None, own)
         with torch.no_grad(), self._autocast():
             _warm_up(lambda: think(self.thinker, mine.inputs, 2, read=False))
             begin = torch.cuda.CUDAGraph()
@@ -157,11 +171,15 @@ class GraphedObjective:
             one = torch.cuda.CUDAGraph()
             with torch.cuda.graph(one, pool=self.pools["step"]):
                 _fill(state, think(self.thinker, None, 1, state=state, context=context, read=False).state)
-        return _Stage(mine, _Steps(begin, one, state))
+        return _Stage(mine, _Steps(begin, one, state), None)
 
     def _autocast(self) -> torch.autocast:
         # Casts are captured, so a cache of them from another capture must not be used.
         return torch.autocast("cuda", torch.bfloat16, enabled=self.half, cache_enabled=False)
+
+
+def _is_full(memory: Any, size: int) -> bool:
+    return bool(memory) and memory[0].shape[1] == size
 
 
 def _fill(old: State, new: State) -> None:

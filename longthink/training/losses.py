@@ -6,7 +6,7 @@ an answer, not only to find it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -48,6 +48,12 @@ def draw_plan(recipe: Recipe, seed: int, update: int) -> Plan:
     return Plan(n, k, m, recipe.alpha)
 
 
+class Past(NamedTuple):
+    """What a model that reads a text in order remembers of the batches before; None at the beginning."""
+
+    memory: Any
+
+
 class Objective(nn.Module):
     """Training's view of a model: its forward is the thinking and the loss, so that DDP sees all of it.
 
@@ -59,21 +65,26 @@ class Objective(nn.Module):
         self.model = model
         self.thinker: Thinker = model if thinker is None else thinker
 
-    def forward(self, batch: Batch, plan: Plan, count: Tensor | None = None) -> dict[str, Tensor]:
+    def forward(
+        self, batch: Batch, plan: Plan, count: Tensor | None = None, past: Past | None = None
+    ) -> dict[str, Any]:
         """The mixed "loss" and its terms "full" and "progressive", of which one with weight 0 costs nothing.
 
-        ``count`` is the number of outputs that count over all devices, divided by the number of devices.
+        ``count`` is the number of outputs that count over all devices, divided by the number of devices. With a
+        ``past`` the full pass also gives the "memory" that the next batch looks back at.
         """
         model = self.thinker
-        result: dict[str, Tensor] = {}
-        context = model.look(batch.inputs)
+        result: dict[str, Any] = {}
+        context = model.look(batch.inputs if past is None else (batch.inputs, past.memory))
         state = model.start(context)
         rest = plan.n
         if plan.alpha < 1:
             # The first n steps of both terms are the same: the progressive term takes its start from the full pass.
             early = min(plan.n, plan.m) if plan.alpha > 0 else 0
             first = think(model, None, early, state=state, context=context, read=False)
-            result["full"], _ = self.term(batch, first.state, context, plan.m - early, count)
+            result["full"], last = self.term(batch, first.state, context, plan.m - early, count)
+            if past is not None:
+                result["memory"] = self.model.remember(last, context)  # type: ignore[operator]
             state, rest = first.state, plan.n - early
         if plan.alpha > 0:
             if plan.n > 0:

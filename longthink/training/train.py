@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning_fabric import Fabric
@@ -19,22 +19,22 @@ from torch import Tensor, nn
 from torch.multiprocessing import ProcessRaisedException
 
 from longthink.errors import UserError
-from longthink.evaluate import accuracy_at
 from longthink.hardware import hardware
 from longthink.loading import rebuild
-from longthink.tasks import Batch, Task
-from longthink.think import ThinkingModule, think
+from longthink.tasks import Task
+from longthink.think import ThinkingModule
 from longthink.training.checkpoint import RunFolder, load_last, save_best, save_last
 from longthink.training.compiled import CompiledStep
-from longthink.training.data import TrainingData, derived_seed, mixed_problems
+from longthink.training.data import TrainingData, derived_seed, prepare
 from longthink.training.files import read_tensors, write_json
 from longthink.training.graphs import GraphedObjective
-from longthink.training.losses import Objective, cross_entropy, draw_plan, outputs_that_count
+from longthink.training.losses import Objective, Past, draw_plan, outputs_that_count
 from longthink.training.recipe import Recipe
 from longthink.training.report import Report
 from longthink.training.schedule import make_optimizer, set_rate
+from longthink.training.validation import in_words, validation
 
-VALID_SEED = 0
+_BEGINNING: dict[str, Any] = {"update": 0, "seconds": 0.0, "best": None, "sums": {}, "memory": ()}
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,14 @@ def train(recipe: Recipe, seed: int = 0, options: TrainingOptions | None = None)
         raise UserError(f"Training needs 1 device or more, not {options.devices}.")
     if recipe.batch % options.devices:
         raise UserError(f"A batch of {recipe.batch} cannot be shared by {options.devices} devices; change batch.")
-    _, model = rebuild(recipe, seed)  # complaints about options come before any process is started
+    problem, model = rebuild(recipe, seed)  # complaints about options come before any process is started
     if options.precision is None:
         whole = getattr(model, "wants_float32", False) or not _on_gpu(options)
         options = replace(options, precision="32-true" if whole else "bf16-mixed")
     if options.devices == 1:
         _train_here(_fabric(options, "auto"), recipe, seed, options)
     else:
+        prepare(problem)
         # Spawned and not by running the script again: the caller goes on in one process.
         fabric = _fabric(options, DDPStrategy(start_method="spawn", find_unused_parameters=True))
         try:
@@ -110,7 +111,7 @@ def _train_here(fabric: Fabric, recipe: Recipe, seed: int, options: TrainingOpti
     average = {k: v.clone() for k, v in model.state_dict().items()} if recipe.average else None
     run = RunFolder(Path(options.folder), recipe, seed)
     optimizer = make_optimizer(recipe, model, fused=fabric.device.type == "cuda")
-    about = load_last(run, model, optimizer, average) or {"update": 0, "seconds": 0.0, "best": None, "sums": {}}
+    about = load_last(run, model, optimizer, average) or dict(_BEGINNING)
     trainer = Trainer(fabric, recipe, seed, options, problem, model, optimizer, average, run, about)
     trainer.run()
 
@@ -137,9 +138,12 @@ class Trainer:
         self.seconds: float = about["seconds"]
         self.best: list[float] | None = about["best"]
         self.data = TrainingData(recipe, problem, seed, fabric.device)
-        self.valid = mixed_problems(
-            problem, recipe.valid_samples, recipe.valid_difficulty or recipe.difficulty, VALID_SEED, "valid"
-        )
+        self.past: Past | None = None
+        if hasattr(problem, "stream") and hasattr(model, "remember"):
+            if recipe.alpha == 1:
+                raise UserError("A model that reads a text in order remembers its full passes: choose alpha below 1.")
+            self.past = Past(tuple(self._own_rows(part).to(fabric.device) for part in about["memory"]) or None)
+        self.validation = validation(recipe, problem)
         worth_it = fabric.device.type == "cuda" and getattr(model, "worth_compiling", False)
         compiled = worth_it if options.compile is None else options.compile
         objective = Objective(model, CompiledStep(model) if compiled else None)
@@ -205,14 +209,17 @@ class Trainer:
         plan = draw_plan(recipe, self.seed, self.update)
         count = outputs_that_count(batch) / self.fabric.world_size
         if self.fabric.world_size > 1:
-            size = recipe.batch // self.fabric.world_size
-            batch = batch[self.fabric.global_rank * size : (self.fabric.global_rank + 1) * size]
-        if self.graphed is not None and self.graphed.takes(plan):
-            losses = self.graphed.backward(batch, plan)
+            batch = self._own_rows(batch)
+        if self.past is not None and self.data.begins(self.update):
+            self.past = Past(None)
+        if self.graphed is not None and self.graphed.takes(plan, self.past):
+            losses = self.graphed.backward(batch, plan, self.past)
         else:
             self.optimizer.zero_grad()
-            losses = self.objective(batch, plan, count)
+            losses = self.objective(batch, plan, count, self.past)
             self.fabric.backward(losses["loss"])
+        if self.past is not None:
+            self.past = Past(losses["memory"])
         if recipe.clip is not None:
             parameters = [p for p in self.model.parameters() if p.grad is not None]
             norm = nn.utils.clip_grad_norm_(parameters, recipe.clip, foreach=True)
@@ -225,6 +232,11 @@ class Trainer:
             if name in losses:
                 self._add(name, losses[name].detach())
         self._add("rate", torch.tensor(rate))
+
+    def _own_rows(self, whole: Any) -> Any:
+        """This process's share of a batch or of a memory."""
+        size = self.recipe.batch // self.fabric.world_size
+        return whole[self.fabric.global_rank * size : (self.fabric.global_rank + 1) * size]
 
     def _add(self, name: str, value: Tensor) -> None:
         # Sums stay on the device: reading them each update would make the GPU wait.
@@ -271,52 +283,42 @@ class Trainer:
         return self.model.state_dict() if self.average is None else self.average
 
     def _validate(self, due: bool) -> str:
-        """Accuracy at m and at 10 m steps on easy problems decides which weights are kept.
+        """Keep the weights if they are the best so far.
 
         Where a run was stopped must not matter in the end: a validation that is not due leaves no trace but weights to
         load, which the first one that is due replaces.
         """
         self._refuse_nan()
-        m, patient = self.recipe.valid_steps
         own = {k: v.clone() for k, v in self.model.state_dict().items()} if self.average is not None else None
         if own is not None:
             self.model.load_state_dict(self._weights())
         with self.fabric.autocast():
-            right = accuracy_at(self.model, self.problem, self.valid, sorted({m, patient}))
-            loss = self._late_loss(patient)
+            verdict = self.validation(self.model)
         if own is not None:
             self.model.load_state_dict(own)
-        score = [min(right), sum(right), -loss]  # the weaker of the two first: a network must find and keep its answer
-        line = {"update": self.update, f"valid_{m}": right[0], f"valid_{patient}": right[-1], "valid_loss": loss}
-        better = self.best is None or score > self.best
+        better = self.best is None or verdict.score > self.best
         if due and better:
-            self.best = score
+            self.best = verdict.score
         if self.fabric.is_global_zero:
             if due:
-                self.folder.log(line)
-                self._tensorboard({k: v for k, v in line.items() if k != "update"})
+                self.folder.log({"update": self.update, **verdict.metrics})
+                self._tensorboard(verdict.metrics)
             if better:
-                save_best(self.folder, self._weights(), self._card(right))
-        return f"update {self.update}: {right[0]:.2%} after {m} steps, {right[-1]:.2%} after {patient} steps"
+                save_best(self.folder, self._weights(), self._card(verdict.card))
+        return f"update {self.update}: {in_words(verdict.card)}"
 
     def _save(self) -> None:
         self._refuse_nan()
         sums = {name: [float(total), self.counts[name]] for name, total in self._pooled_sums().items()}
+        memory = () if self.past is None else self.past.memory or ()
+        if self.fabric.world_size > 1:  # those of all processes, in their order
+            memory = tuple(cast(Tensor, self.fabric.all_gather(part)).flatten(0, 1) for part in memory)
         if self.fabric.is_global_zero:
             about = {"update": self.update, "seconds": self.seconds, "best": self.best, "sums": sums}
-            save_last(self.folder, self.model, self.optimizer, self.average, about)
+            save_last(self.folder, self.model, self.optimizer, self.average, about, memory)
         self.fabric.barrier()
 
-    @torch.no_grad()
-    def _late_loss(self, patient: int) -> float:
-        """Breaks ties: the loss at the many steps on a few problems."""
-        few: Batch = self.valid[:200].to(self.fabric.device)
-        thought = think(self.model, few.inputs, patient)
-        loss = float(cross_entropy(thought.logits, few))
-        return loss if loss == loss else float("inf")
-
-    def _card(self, right: list[float]) -> dict[str, Any]:
-        m, patient = self.recipe.valid_steps
+    def _card(self, found: dict[str, Any]) -> dict[str, Any]:
         return {
             "recipe": self.recipe.to_json(),
             "seed": self.seed,
@@ -325,7 +327,7 @@ class Trainer:
             "hardware": hardware(self.fabric.device),
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "torch": torch.__version__,
-            "validation": {"samples": len(self.valid), "steps": [m, patient], "accuracy": [right[0], right[-1]]},
+            "validation": found,
         }
 
     def _open_logs(self) -> None:

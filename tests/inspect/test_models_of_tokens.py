@@ -7,7 +7,7 @@ import torch
 
 import longthink as lt
 from longthink.errors import UserError
-from longthink.inspect import attention, memory, representations
+from longthink.inspect import attention, experts, memory, representations
 from longthink.models import build
 from longthink.tasks.ctlpp import CTLPP
 from tests.inspect.toys import Oracle, is_drawn
@@ -133,3 +133,33 @@ def test_what_cannot_be_compared_says_so() -> None:
         representations.similarities(Oracle(TASK), TASK, 0, ["9"])
     with pytest.raises(UserError, match="not read by a linear layer"):
         representations.similarities(build("dnc", **SIZES, answer="last", cells=4, width=4), TASK, 0, ["0"])
+
+
+@pytest.mark.parametrize("name", ["transformer", "language"])
+def test_which_experts_are_used_together(name: str) -> None:
+    torch.manual_seed(0)
+    mixture = {"feedforward": "experts", "feedforward_options": {"experts": 4, "k": 2}}
+    depth = {"distinct_steps": 3} if name == "language" else {}
+    model = build(name, **SIZES, width=16, hidden=32, heads=2, **mixture, **depth)
+    inputs = TASK.sample(6, 3, 0).inputs
+    found = experts.expert_use(model, inputs, 3, chunk=4)
+    columns = inputs.shape[1] + (2 if name == "transformer" else 0)
+    assert found.tokens == 6 * columns
+    assert found.k == 2
+    torch.testing.assert_close(found.share.sum(1), torch.full((3,), 2.0, dtype=torch.double))
+    # counted one by one
+    model.eval()
+    chosen = lt.think(model, inputs, 3, watch=("experts",)).trace["experts"]
+    for step in range(3):
+        rows = [set(row) for row in chosen[:, step].flatten(0, 1).tolist()]
+        for a in range(4):
+            of_a = [row for row in rows if a in row]
+            assert found.share[step, a] == len(of_a) / len(rows)
+            for b in range(4):
+                both = sum(b in row for row in of_a)
+                assert abs(float(found.together[step, a, b]) - both / max(1, len(of_a))) < 1e-9
+        assert int(found.unused[step]) == sum(all(a not in row for row in rows) for a in range(4))
+    assert ((found.evenness >= 0) & (found.evenness <= 1 + 1e-9)).all()
+    assert is_drawn(experts.draw(found, "toy"))
+    with pytest.raises(UserError, match="has no experts"):
+        experts.expert_use(build("router", **SIZES, width=16, hidden=16), inputs, 2)

@@ -13,6 +13,7 @@ from longthink.think import Converged, MaximumConfidence, ThinkingModule, detach
 from longthink.training.losses import Objective, Plan
 
 TOKENS = {"vocabulary": 9, "classes": 4}
+EXPERTS = {"hidden": 8, "feedforward": "experts", "feedforward_options": {"experts": 4, "k": 2}}
 SMALL: dict[str, list[dict[str, Any]]] = {
     "deepthinking": [
         {"dims": 1, "inputs": 2, "classes": 4, "width": 8},
@@ -24,6 +25,11 @@ SMALL: dict[str, list[dict[str, Any]]] = {
     ],
     "router": [{**TOKENS, "width": 8, "hidden": 8, "heads": 2}],
     "lstm": [{**TOKENS, "width": 8}],
+    "language": [
+        {**TOKENS, "width": 8, "hidden": 8, "heads": 2, "planned_steps": 3},
+        {**TOKENS, **EXPERTS, "width": 8, "heads": 2, "planned_steps": 3, "group": 2},
+    ],
+    "moeut": [{**TOKENS, **EXPERTS, "width": 8, "heads": 2, "planned_steps": 3, "attention_options": {"experts": 3}}],
     "dnc": [{**TOKENS, "answer": "last", "embedding": 4, "size": 8, "cells": 5, "width": 4, "heads": 2}],
 }
 CASES = [(name, options) for name in models for options in SMALL[name]]
@@ -34,7 +40,8 @@ def example(options: dict[str, Any], n: int = 4) -> Batch:
     if "vocabulary" in options:
         tokens = torch.randint(1, 9, (n, 6), generator=generator)
         tokens[0, 4:] = 0
-        return Batch(tokens, torch.randint(0, 4, (n,), generator=generator))
+        places = tokens.shape[1:] if "planned_steps" in options else ()  # a language model answers at every place
+        return Batch(tokens, torch.randint(0, 4, (n, *places), generator=generator))
     places = (6,) * options["dims"]
     x = torch.rand(n, 2, *places, generator=generator)
     return Batch(x, torch.randint(0, 4, (n, *places), generator=generator))

@@ -127,13 +127,12 @@ for n, blocks in [(1, None), (2, None), (7, None), (13, None), (13, (4, 8, 4)), 
             plain = values_and_gradients(plain_weights, *arguments)
             for a, b in zip(ours, plain):
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-for n, heads, channels in [(1, 1, 16), (2, 1, 16), (5, 2, 20), (16, 1, 8), (17, 2, 32)]:
-    for directed in (False, True):
-        for padded in (False, True):
-            arguments = reading_problem(n, heads, channels, directed, padded)
-            ours, plain = (read_and_gradients(read, *arguments) for read in (fused_read, plain_read))
-            for a, b in zip(ours, plain):
-                torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5)
+for n, heads, channels in [(1, 1, 16), (5, 2, 20), (17, 1, 32)]:
+    for also in (False, True):
+        arguments = reading_problem(n, heads, channels, also, also)
+        ours, plain = (read_and_gradients(read, *arguments) for read in (fused_read, plain_read))
+        for a, b in zip(ours, plain):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5)
 print("equal")
 """
 

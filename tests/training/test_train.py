@@ -19,6 +19,7 @@ from longthink.loading import load, rebuild
 from longthink.tasks import Batch, task
 from longthink.tasks.prefix_sums import PrefixSums
 from longthink.training import train as training
+from longthink.training import validation
 from longthink.training.checkpoint import RunFolder
 from longthink.training.data import TrainingData, mixed_problems
 from longthink.training.files import read_json, read_tensors
@@ -164,7 +165,7 @@ def test_averaged_weights_are_what_is_validated_and_kept(tmp_path: Path, monkeyp
         return [float(len(seen)), float(len(seen))]  # always better than before
 
     monkeypatch.setattr(Trainer, "_move_average", moved)
-    monkeypatch.setattr(training, "accuracy_at", accuracy)
+    monkeypatch.setattr(validation, "accuracy_at", accuracy)
     run = train(recipe, 0, options(tmp_path))
     assert len(seen) == recipe.epochs
     best, last = read_tensors(run / "best.safetensors")[0], read_tensors(run / "last.safetensors")[0]
@@ -200,9 +201,9 @@ def test_the_best_weights_are_those_that_stay_right(tmp_path: Path, monkeypatch:
         save(folder, weights, about)
 
     save = training.save_best
-    monkeypatch.setattr(training, "accuracy_at", accuracy)
+    monkeypatch.setattr(validation, "accuracy_at", accuracy)
     monkeypatch.setattr(training, "save_best", kept)
-    monkeypatch.setattr(Trainer, "_late_loss", lambda *_: next(late))
+    monkeypatch.setattr(validation.Solved, "late_loss", lambda *_: next(late))
     recipe = replace(TOY, epochs=6)
     run = train(recipe, 0, options(tmp_path))
     assert best_updates == [9, 18, 27, 36]

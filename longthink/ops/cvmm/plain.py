@@ -44,4 +44,7 @@ def plain_feedforward(
 
 
 def _grouped(rows: Tensor, counts: list[int], weights: Tensor) -> Tensor:
-    return torch.cat([part @ w for part, w in zip(rows.split(counts), weights.unbind(), strict=True)])
+    if len(rows) == 0:
+        return rows @ weights[0]
+    parts = zip(rows.split(counts), weights.unbind(), counts, strict=True)
+    return torch.cat([part @ w for part, w, count in parts if count])  # most of many experts may have no rows

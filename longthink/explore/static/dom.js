@@ -1,0 +1,51 @@
+// Elements in one line each: el("button", { class: "main", onclick: go }, "Go").
+export function el(name, options = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(options)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else if (key === "class") made.className = value;
+    else if (key in made && key !== "list" && !key.startsWith("aria")) made[key] = value;
+    else made.setAttribute(key, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+export function field(label, control) {
+  return el("label", { class: "field" }, el("span", {}, label), control);
+}
+
+export function group(title, ...children) {
+  return el("section", {}, el("h3", {}, title), ...children);
+}
+
+// Said to those who listen to the page rather than look at it; never more than once in 700 ms.
+let waiting = null;
+export function announce(sentence) {
+  clearTimeout(waiting);
+  waiting = setTimeout(() => {
+    document.getElementById("announce").textContent = sentence;
+  }, 700);
+}
+
+// A canvas that is sharp on every screen; drawing is in CSS pixels.
+export function prepare(canvas, width, height) {
+  const scale = Math.min(3, window.devicePixelRatio || 1);
+  const wide = Math.round(width * scale);
+  const high = Math.round(height * scale);
+  if (canvas.width !== wide || canvas.height !== high) {
+    canvas.width = wide;
+    canvas.height = high;
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+  }
+  const g = canvas.getContext("2d");
+  g.setTransform(scale, 0, 0, scale, 0, 0);
+  return g;
+}
+
+// The side of a square picture: it and its player should fit on the screen together.
+export function squareSide(width, most) {
+  return Math.min(width, most, Math.max(300, window.innerHeight - 320));
+}

@@ -1,0 +1,260 @@
+// The same problem, two networks side by side, one clock.
+import { colours } from "./colours.js";
+import { Curves } from "./curves.js";
+import { announce, el, field, group, prepare } from "./dom.js";
+import { Player, speedControl } from "./player.js";
+import { saveButtons } from "./save.js";
+import { TABS, TASK_NAMES } from "./tabs.js";
+import { Thought } from "./thought.js";
+import { copyAddress, short, trainedOn, verdictWords } from "./view.js";
+
+const COLOURS = [
+  ["--accent", "path"],
+  ["--stir", "second"],
+];
+const randomSeed = () => Math.floor(Math.random() * 1e6);
+const FIRST_SIZE = { mazes: 21, prefix_sums: 64, sudoku: 40, chess: 1, listops: 3, arithmetic: 3, ctl: 4 };
+
+export class Race {
+  constructor(root, catalogue, wish, onlink) {
+    Object.assign(this, { root, catalogue, onlink });
+    this.thoughts = [new Thought(), new Thought()];
+    this.player = new Player(this.thoughts);
+    this.problem = null;
+    this._build();
+    this._listen();
+    this._start(wish);
+  }
+
+  close() {
+    this.player.pause();
+    this.thoughts.forEach((thought) => thought.close());
+    this.watcher.disconnect();
+  }
+
+  state() {
+    return {
+      tab: "race",
+      weights: this.choices[0].value,
+      rival: this.choices[1].value,
+      problem: this.problem,
+      changes: this.thoughts[0].script?.changes,
+      step: this.player.goal ?? this.player.shown,
+    };
+  }
+
+  get lanes() {
+    return this.thoughts.map((thought, i) => ({ thought, board: this.racers[i].board, colour: COLOURS[i][1] }));
+  }
+
+  verdict() {
+    return this.racers.map((racer, i) => `${"AB"[i]}: ${racer.headline.textContent}`).join("   ");
+  }
+
+  fileName() {
+    return `longthink-race-step-${this.player.shown}`;
+  }
+
+  shortcut(key) {
+    const actions = {
+      " ": () => this.player.toggle(),
+      k: () => this.player.toggle(),
+      ArrowLeft: () => this.player.show(this.player.shown - 1),
+      ArrowRight: () => this.player.show(this.player.shown + 1),
+      Home: () => this.player.show(0),
+      End: () => this.player.show(this.player.last),
+      n: () => this.disturb("noise"),
+      z: () => this.disturb("zeros"),
+      r: () => this.another(),
+      l: () => this.copyLink(),
+    };
+    if (!(key in actions)) return false;
+    actions[key]();
+    return true;
+  }
+
+  async copyLink() {
+    await copyAddress(this.linkButton, this.onlink);
+  }
+
+  // The same disturbance, with the same seed, for both.
+  disturb(kind) {
+    if (!this.thoughts.every((thought) => thought.about)) return;
+    const change = kind === "noise" ? { kind, seed: randomSeed(), std: 1 } : { kind };
+    const step = Math.min(this.player.shown, ...this.thoughts.map((thought) => thought.last));
+    for (const thought of this.thoughts) thought.happen(step, change);
+    this.playWhenReady = 2;
+  }
+
+  another() {
+    this.run({ size: Number(this.sizes.value), seed: randomSeed() });
+  }
+
+  run(problem, changes = [], step = null) {
+    this.problem = problem;
+    this.message.hidden = true;
+    this.player.pause();
+    this.fresh = 2;
+    this.playWhenReady = step === null ? 2 : 0;
+    this.player.goal = step;
+    this.thoughts.forEach((thought, i) => thought.begin({ weights: this.choices[i].value, problem, changes }, step ?? 2));
+  }
+
+  _build() {
+    const tasks = [...new Set(this.catalogue.weights.map((one) => one.task))];
+    this.tasks = el(
+      "select",
+      { onchange: () => this._task() },
+      ...tasks.map((task) => el("option", { value: task }, TASK_NAMES[task])),
+    );
+    this.choices = [0, 1].map((i) => el("select", { onchange: () => this.run(this.problem), "aria-label": `Network ${"AB"[i]}` }));
+    this.sizes = el("input", { type: "number", min: 1, max: 2048, value: 21, onchange: () => this.another() });
+    this.message = el("div", { class: "message", role: "alert", hidden: true });
+    this.racers = [0, 1].map((i) => this._racer(i));
+    const curve = el("canvas", { role: "img", "aria-label": "Curves of both networks over the steps." });
+    this.curves = new Curves(curve, this.player);
+    this.playButton = el("button", { class: "main play", type: "button", onclick: () => this.player.toggle() }, "Play");
+    this.slider = el("input", { type: "range", min: 0, max: 30, value: 0, "aria-label": "Step", oninput: (event) => this.player.show(Number(event.target.value)) });
+    this.where = el("span", { class: "where" });
+    const step = (sign, label, by) =>
+      el("button", { type: "button", title: label, "aria-label": label, onclick: () => this.player.show(this.player.shown + by) }, sign);
+    const controls = el("div", { class: "player" }, this.playButton, step("‹", "One step back", -1), step("›", "One step on", 1), this.slider, this.where);
+    const legend = el(
+      "div",
+      { class: "legend" },
+      ...["A", "B"].map((name, i) => el("span", {}, el("i", { style: `color: var(${COLOURS[i][0]})` }), `${name}: how right`)),
+      el("span", {}, el("i", { class: "dashed", style: "color: var(--soft)" }), "change of the state in a step"),
+    );
+    const button = (text, act, kind = "") => el("button", { type: "button", class: kind, onclick: act }, text);
+    const setup = el(
+      "div",
+      { class: "card" },
+      el("div", { class: "row" },
+        field("Task", this.tasks),
+        field("A", this.choices[0]),
+        field("B", this.choices[1]),
+        field("Size", this.sizes),
+        button("New problem", () => this.another(), "main"),
+        button("Noise into both", () => this.disturb("noise")),
+        button("Zeros into both", () => this.disturb("zeros")),
+      ),
+      el("div", { class: "row" }, (this.linkButton = button("Copy link", () => this.copyLink())), ...saveButtons(this)),
+      (this.hint = el("p", { class: "note" })),
+    );
+    this.root.replaceChildren(
+      el("h2", {}, "Race"),
+      el("p", { class: "lead" }, "The same problem, the same steps, two networks: with recall against without, long training against short. What each costs stands below it."),
+      el("div", { class: "panel" }, setup, this.message, el("div", { class: "racers" }, ...this.racers.map((racer) => racer.card)), el("div", { class: "card curves" }, curve, controls, el("div", { class: "under" }, legend, speedControl(this.player)))),
+    );
+  }
+
+  _racer(i) {
+    const canvas = el("canvas", { role: "img", "aria-label": "The problem is on its way." });
+    const headline = el("strong", {}, "…");
+    const detail = el("span");
+    const verdict = el("div", { class: "verdict" }, headline, detail);
+    const box = el("div", { class: "board" }, canvas);
+    const facts = el("dl", { class: "facts" });
+    const card = el("div", { class: "card", style: `--colour: var(${COLOURS[i][0]})` }, group(`Network ${"AB"[i]}`, verdict, box, facts));
+    return { canvas, headline, detail, verdict, box, facts, card, board: null };
+  }
+
+  _start(wish) {
+    const mine = this.catalogue.weights.find((one) => one.name === wish?.weights);
+    this.tasks.value = mine?.task ?? this.catalogue.weights[0].task;
+    this._task(wish);
+  }
+
+  _task(wish = null) {
+    const task = this.tasks.value;
+    const fitting = this.catalogue.weights.filter((one) => one.task === task);
+    this.choices.forEach((choice, i) => {
+      choice.replaceChildren(...fitting.map((one) => el("option", { value: one.name }, one.shipped ? `${one.name} (shipped)` : one.name)));
+      const wanted = [wish?.weights, wish?.rival][i];
+      choice.value = fitting.some((one) => one.name === wanted) ? wanted : fitting[Math.min(i, fitting.length - 1)].name;
+    });
+    this.tab = TABS.find((tab) => tab.tasks.includes(task));
+    this.racers.forEach((racer) => (racer.board = this.tab.board()));
+    this.sizes.value = FIRST_SIZE[task];
+    const other = task === "prefix_sums" ? "prefix_sums-long-no_recall" : this.catalogue.train[task];
+    this.hint.replaceChildren(
+      ...(fitting.length > 1 ? [] : ["There is only one network for this task, so it races itself; train a rival with ", el("code", {}, `longthink train ${other} --seed 1`), " and it appears here."]),
+    );
+    const problem = wish?.problem ?? { size: FIRST_SIZE[task], seed: 5 };
+    this.run(problem, wish?.changes ?? [], wish?.problem ? wish.step : null);
+  }
+
+  _listen() {
+    this.thoughts.forEach((thought) => {
+      thought.addEventListener("ready", () => {
+        if (this.fresh) this.fresh -= 1;
+        if (this.fresh === 1) this.player.restart();
+        if (this.playWhenReady) {
+          this.playWhenReady -= 1;
+          if (this.playWhenReady === 0 && !this.player.playing) this.player.play();
+        }
+      });
+      thought.addEventListener("refused", (event) => {
+        this.message.hidden = false;
+        this.message.textContent = event.detail;
+      });
+    });
+    this.player.addEventListener("change", () => this.paint());
+    this.watcher = new ResizeObserver(() => this.paint());
+    this.watcher.observe(this.root);
+  }
+
+  paint() {
+    if (this.painting) return;
+    this.painting = requestAnimationFrame(() => {
+      this.painting = 0;
+      if (this.root.contains(this.racers[0].canvas)) this._paint();
+    });
+  }
+
+  _paint() {
+    const { player } = this;
+    const ink = colours();
+    this.thoughts.forEach((thought, i) => {
+      if (thought.about && thought.about.task === this.tasks.value) this._draw(this.racers[i], thought, ink);
+    });
+    if (this.thoughts.every((thought) => thought.about)) {
+      this.curves.draw(ink, this.thoughts.map((thought, i) => [thought, ink[COLOURS[i][1]]]));
+    }
+    this.playButton.textContent = player.playing ? "Pause" : "Play";
+    this.slider.max = Math.max(30, player.last);
+    this.slider.value = player.shown;
+    this.where.textContent = `step ${player.shown}`;
+    this.onlink();
+  }
+
+  _draw(racer, thought, ink) {
+    const step = Math.min(this.player.shown, Math.max(0, thought.last));
+    const problem = thought.problemAt(step);
+    const scene = { problem, frame: thought.at(step), thought, colours: ink, step };
+    const [width, height] = racer.board.size(racer.box.clientWidth, problem, thought);
+    const g = prepare(racer.canvas, width, height);
+    g.clearRect(0, 0, width, height);
+    racer.board.draw(g, width, height, scene);
+    racer.canvas.setAttribute("aria-label", racer.board.describe(scene));
+    const { frame } = scene;
+    const seen = thought.frames.slice(0, step + 1);
+    const first = seen.findIndex((one) => one.right);
+    racer.headline.textContent = frame ? verdictWords(frame.right, this.tab) + (frame.right ? `, first at step ${first}` : "") : "…";
+    racer.verdict.classList.toggle("is-right", frame?.right === true);
+    racer.detail.textContent = frame && !Number.isNaN(frame.correct) ? this.tab.share(frame.correct) : "";
+    const card = this.catalogue.weights.find((one) => one.name === thought.about.weights);
+    const spent = seen.reduce((sum, one) => sum + one.milliseconds, 0);
+    const { about } = thought;
+    const valid = card?.validation;
+    const facts = [
+      ["Accuracy in validation", valid?.accuracy ? `${(100 * Math.max(...valid.accuracy)).toFixed(1)}% of ${valid.samples}` : "not measured"],
+      ["Trained on", trainedOn(card, about, this.catalogue)],
+      ["Cost of a step", `${short(about.flops)} operations · ${(spent / Math.max(1, seen.length - 1)).toFixed(1)} ms`],
+      ["Spent so far", `${short(about.flops * step)} operations · ${(spent / 1000).toFixed(2)} s`],
+      ["Parameters", about.parameters.toLocaleString("en")],
+    ];
+    racer.facts.replaceChildren(...facts.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+    if (!this.player.playing) announce(`${racer.headline.textContent}. ${racer.detail.textContent}`);
+  }
+}

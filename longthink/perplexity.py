@@ -1,0 +1,113 @@
+"""How well a language model predicts a text: bits per byte, bits per token, perplexity.
+
+The text is read in blocks, and each block looks back at the memory of those before it; how far, is up to the memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional as F
+
+from longthink.errors import UserError
+from longthink.loading import Loaded
+from longthink.models.language import Language, Memory
+from longthink.tasks.base import Split
+from longthink.tasks.text import Stream, Text
+from longthink.think import think
+
+
+class Measured(NamedTuple):
+    """What a text cost."""
+
+    bits: float
+    tokens: int
+    """Predictions that were counted."""
+    bytes: float
+    """Of the text that they stand for."""
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits per character, where the published tables say so, are these."""
+        return self.bits / self.bytes
+
+    @property
+    def bits_per_token(self) -> float:
+        return self.bits / self.tokens
+
+    @property
+    def perplexity(self) -> float:
+        """Per token; infinite where a model is that bad."""
+        return 2**self.bits_per_token if self.bits_per_token < 1000 else math.inf
+
+    def to_json(self) -> dict[str, float]:
+        return {
+            "bits_per_byte": self.bits_per_byte,
+            "bits_per_token": self.bits_per_token,
+            "perplexity": self.perplexity,
+            "tokens": self.tokens,
+            "bytes": self.bytes,
+        }
+
+
+@torch.no_grad()
+def measure(
+    model: Language,
+    stream: Stream,
+    steps: int,
+    *,
+    memory: int | None = None,
+    blocks: int | None = None,
+    half: bool = False,
+    on_block: Callable[[int, Measured], None] | None = None,
+) -> Measured:
+    """One pass over a stream, or its first ``blocks``; ``memory`` positions are looked back at (None: as many as the
+    model says, 4 times those of training where nothing else was said). ``half`` computes in bfloat16.
+
+    With one stream and a memory as long as the text this is one long pass over the whole text. Every further stream
+    begins without a memory, which costs a little; use few for a final number.
+    """
+    device = next(model.parameters()).device
+    bits = torch.zeros((), dtype=torch.double, device=device)
+    tokens = 0
+    past: Memory | None = None
+    with remembering(model, memory), torch.autocast(device.type, torch.bfloat16, enabled=half):
+        for number in range(min(stream.blocks, blocks or stream.blocks)):
+            batch = stream.block(number).to(device)
+            context = model.look((batch.inputs, past))
+            thought = think(model, None, steps, context=context)
+            past = model.remember(thought.state, context)
+            precise = thought.logits.to(torch.promote_types(thought.logits.dtype, torch.float32))
+            cost = F.cross_entropy(precise, batch.targets, reduction="none").double()
+            bits += (cost if batch.mask is None else cost * batch.mask).sum() / math.log(2)
+            tokens += int(batch.targets.numel() if batch.mask is None else batch.mask.sum())
+            if on_block is not None:
+                on_block(number + 1, Measured(float(bits), tokens, tokens * stream.bytes_a_token))
+    return Measured(float(bits), tokens, tokens * stream.bytes_a_token)
+
+
+def measure_weights(loaded: Loaded, split: Split = "test", streams: int = 1, **options: Any) -> Measured:
+    """``measure`` with trained weights on a split of their corpus, in blocks as in training."""
+    task, model, recipe = loaded.task, loaded.model, loaded.recipe
+    if not isinstance(task, Text) or not isinstance(model, Language):
+        raise UserError(f"Bits are for language models; these weights are for {task.name}.")
+    stream = task.stream(split, streams, max(recipe.difficulty), whole=True)
+    return measure(model, stream, recipe.steps, **options)
+
+
+@contextmanager
+def remembering(model: Language, positions: int | None) -> Iterator[None]:
+    """The model in evaluation, with a memory of this many positions; afterwards as it was."""
+    before, training = model.evaluation_memory, model.training
+    model.eval()
+    if positions is not None:
+        model.evaluation_memory = positions
+    try:
+        yield
+    finally:
+        model.evaluation_memory = before
+        model.train(training)

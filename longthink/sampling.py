@@ -1,0 +1,208 @@
+"""Let a language model write: ``longthink solve text --prompt "def "``.
+
+What was written is remembered and never read again: each new token is one short thought. Chance comes from a seed
+alone, so the same seed writes the same text, with the memory and without.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from longthink.errors import UserError
+from longthink.loading import Loaded
+from longthink.models.language import Language, Memory
+from longthink.perplexity import remembering
+from longthink.tasks.text import Text
+from longthink.tasks.tokenisers import BOUNDARY
+from longthink.think import think
+
+LONGEST = 1_000_000
+_BLOCK = 512  # tokens of a prompt that are read at once
+
+
+@dataclass(frozen=True)
+class Style:
+    """How to choose among the next tokens."""
+
+    temperature: float = 0.8
+    """0 takes the likeliest token, 1 draws as the model believes."""
+    top_k: int | None = 40
+    """Only so many of the likeliest tokens may come; None for all."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise UserError(f"The temperature must be 0 or more, not {self.temperature}.")
+        if self.top_k is not None and self.top_k < 1:
+            raise UserError(f"top-k must keep 1 token or more, not {self.top_k}.")
+        if self.seed < 0:
+            raise UserError(f"The seed must be 0 or more, not {self.seed}.")
+
+
+@torch.no_grad()
+def sample(
+    model: Language,
+    prompt: Sequence[int],
+    length: int,
+    steps: int,
+    style: Style | None = None,
+    *,
+    memory: int | None = None,
+    cache: bool = True,
+) -> Iterator[int]:
+    """Up to ``length`` tokens that go on after ``prompt``; a document's end is the last one.
+
+    Each token sees the ``memory`` positions before it (None: as many as the model remembers in evaluation). Without
+    the cache all of them are read again for each token, which is slow and there to check against.
+    """
+    style = style or Style()
+    if not 1 <= length <= LONGEST:
+        raise UserError(f"Write between 1 and {LONGEST} tokens, not {length}.")
+    written = list(prompt) or [BOUNDARY]
+    if min(written) < 0 or max(written) >= model.embedding.num_embeddings:
+        raise UserError(f"The prompt has tokens that are not among the model's {model.embedding.num_embeddings}.")
+    chance = np.random.PCG64(np.random.SeedSequence([style.seed, 0x7E47]))
+    past: Memory | None = None
+    new = list(written)
+    with remembering(model, memory):
+        for _ in range(length):
+            if cache:
+                logits, past = _read_on(model, new, past, steps)
+            else:
+                logits, _ = _read_on(model, written[-model.evaluation_memory - 1 :], None, steps, LONGEST)
+            token = choose(logits, style, float(chance.random_raw() >> 11) / 2**53)
+            written.append(token)
+            new = [token]
+            yield token
+            if token == BOUNDARY:
+                return
+
+
+def _read_on(
+    model: Language, tokens: Sequence[int], past: Memory | None, steps: int, block: int = _BLOCK
+) -> tuple[Tensor, Memory]:
+    """Logits [classes] after the last of these tokens, and what to remember."""
+    device = next(model.parameters()).device
+    for start in range(0, len(tokens), block):
+        context = model.look((torch.tensor([tokens[start : start + block]], device=device), past))
+        thought = think(model, None, steps, context=context)
+        past = model.remember(thought.state, context)
+    assert past is not None
+    return thought.logits[0, :, -1], past
+
+
+def choose(logits: Tensor, style: Style, chance: float) -> int:
+    """The token at this place, a number in [0, 1), of the distribution that the style makes of the logits."""
+    precise = logits.detach().double().cpu()
+    if not bool(torch.isfinite(precise).all()):
+        raise UserError("The model's answer is not a number; its weights are damaged or its training diverged.")
+    if style.temperature == 0:
+        return int(precise.argmax())
+    kept = torch.arange(len(precise))
+    if style.top_k is not None and style.top_k < len(precise):
+        kept = precise.topk(style.top_k).indices.sort().values
+    chances = (precise[kept] / style.temperature).softmax(0).cumsum(0)
+    place = int(torch.searchsorted(chances, chance * float(chances[-1]), right=True))
+    return int(kept[min(place, len(kept) - 1)])
+
+
+@dataclass(frozen=True)
+class Writing:
+    """A prompt and how it went on."""
+
+    prompt: str
+    answer: str
+    tokens: int
+    ended: bool
+    """The model ended the document before its length was reached."""
+    steps: int
+    seconds: float
+    style: Style
+    weights: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "task": "text",
+            "prompt": self.prompt,
+            "answer": self.answer,
+            "truth": None,  # nobody knows how a text goes on
+            "solved": None,
+            "steps": self.steps,
+            "tokens": self.tokens,
+            "ended": self.ended,
+            "temperature": self.style.temperature,
+            "top_k": self.style.top_k,
+            "seed": self.style.seed,
+            "seconds": round(self.seconds, 3),
+            "weights": self.weights,
+        }
+
+
+def write(
+    loaded: Loaded,
+    prompt: str,
+    length: int = 400,
+    style: Style | None = None,
+    *,
+    steps: int | None = None,
+    weights: str = "",
+    show: bool = False,
+) -> Writing:
+    """Go on with a prompt, or with nothing, as a document begins; ``show`` prints the text while it comes.
+
+    A prompt may have any length: it is read block by block, and what lies further back than the model's memory is
+    forgotten, as in any text.
+    """
+    task, model, style = loaded.task, loaded.model, style or Style()
+    if not isinstance(task, Text) or not isinstance(model, Language):
+        raise UserError(f"The weights {weights or 'given'} are not of a language model; train one on text.")
+    steps = loaded.recipe.steps if steps is None else steps
+    if steps < 1:
+        raise UserError(f"The number of steps must be 1 or more, not {steps}.")
+    code, given = task.tokens_of(), task.encode(prompt).tolist()
+    # A model that was trained without a memory saw a block at a time: it gets as much to look back at.
+    memory = model.evaluation_memory or max(loaded.recipe.difficulty) - 1
+    began, tokens, page = time.perf_counter(), list[int](), Page(show)
+    page.show(code.decode(given))
+    for token in sample(model, given, length, steps, style, memory=memory):
+        tokens.append(token)
+        page.show(code.decode(given + tokens))
+    page.end(code.decode(given + tokens))
+    answer, whole = code.decode(tokens), code.decode(given + tokens)
+    if whole.startswith(prompt):  # subwords know at a line's start only whether a space comes before them
+        answer = whole[len(prompt) :]
+    ended = tokens[-1] == BOUNDARY
+    return Writing(prompt, answer, len(tokens), ended, steps, time.perf_counter() - began, style, weights)
+
+
+class Page:
+    """Prints a text that grows, or nothing."""
+
+    def __init__(self, visible: bool) -> None:
+        self.visible, self.shown = visible, ""
+
+    def show(self, text: str) -> None:
+        """What is new; a character of several bytes may be in the making, so the last broken one waits."""
+        text = printable(text.rstrip("\ufffd"))
+        if self.visible and text.startswith(self.shown):
+            sys.stdout.write(text[len(self.shown) :])
+            sys.stdout.flush()
+            self.shown = text
+
+    def end(self, text: str) -> None:
+        if self.visible:
+            sys.stdout.write(printable(text)[len(self.shown) :] + "\n")
+
+
+def printable(text: str) -> str:
+    """What a terminal may see: a model can write control characters, and a terminal obeys them."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\u00b7" for c in text)

@@ -1,0 +1,57 @@
+"""Tables 7.1-7.3: feed-forward kinds of the same number of parameters in one language model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from longthink.perplexity import measure
+from longthink.studies.base import Exam, Row, Study, add, spread
+from longthink.tasks import Task
+from longthink.tasks.text import Text
+from longthink.think import ThinkingModule
+
+ROWS = {
+    "dense": "dense",
+    "top_k": "Top-K, 128",
+    "pkm_softmax": "product keys, softmax",
+    "pkm_relu": "product keys, ReLU",
+    "switch": "Switch",
+    "s_base": "S-BASE",
+    "sigma_moe": "sigma-MoE",
+}
+
+
+@dataclass(frozen=True)
+class Bits(Exam):
+    """Bits per byte of a text that is read in order; ``samples`` blocks, ``difficulty`` tokens each."""
+
+    columns: ClassVar[tuple[str, ...]] = ("ours: bits per byte",)
+    streams: int = 4
+
+    def measure(self, model: ThinkingModule, task: Task, half: bool) -> dict[str, Any]:
+        assert isinstance(task, Text)
+        assert isinstance(self.difficulty, int)
+        stream = task.stream(self.split, self.streams, self.difficulty)
+        blocks = min(stream.blocks, self.samples // self.streams)
+        found = measure(model, stream, self.steps, blocks=blocks, half=half)  # type: ignore[arg-type]
+        return {"samples": found.tokens, **found.to_json()}
+
+    def value(self, measured: dict[str, Any]) -> float:
+        return float(measured["bits_per_byte"])
+
+    def cells(self, measured: list[dict[str, Any]]) -> list[str]:
+        return [spread([self.value(m) for m in measured], digits=4)]
+
+
+add(
+    Study(
+        name="language",
+        title="Language models of 41M parameters on the sources of Python",
+        source="Tables 7.1-7.3, for other texts and far more updates: nothing in them compares with this",
+        rows=tuple(Row(label, f"text-{kind}") for kind, label in ROWS.items()),
+        exams=(Bits("test", 512, 4_000, 12), Bits("valid", 512, 2_000, 12, split="valid")),
+        measure="Bits per byte of a text that no network was trained on, with four times the memory of training.",
+        learning_curves=True,
+    )
+)

@@ -1,0 +1,245 @@
+"""Where texts come from: the sources of Python, enwik8, WikiText-103, any text file, any folder of them.
+
+A corpus gives the texts of a split in pieces that end where a line ends. Folders are split by file, single files by
+place: 90% for training, then 5% to validate and 5% to test.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import sysconfig
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from longthink.errors import UserError
+from longthink.tasks.base import SPLITS, Split
+from longthink.tasks.downloads import Published, obtain
+from longthink.tasks.reading import blocks
+
+ENWIK8 = Published("enwik8.zip", ("https://mattmahoney.net/dc/enwik8.zip",), size=36_445_475)
+ENWIK8_SHA1 = "57b8363b814821dc9d47aa4d41f58733519076b2"
+"""Of the text itself, as its author publishes it (mattmahoney.net/dc/textdata.html)."""
+ENWIK8_PLACES: dict[Split, tuple[int, int]] = {
+    "train": (0, 90_000_000),
+    "valid": (90_000_000, 95_000_000),
+    "test": (95_000_000, 100_000_000),
+}
+WIKITEXT103 = Published(
+    "wikitext-103-v1.zip",
+    (
+        "https://s3.amazonaws.com/research.metamind.io/wikitext/wikitext-103-v1.zip",
+        "https://wikitext.smerity.com/wikitext-103-v1.zip",
+    ),
+    checksum="md5:9ddaacaf6af0710eda8c456decff7832",
+)
+_SKIPPED = {"site-packages", "dist-packages", "__pycache__"}
+
+
+class Piece(NamedTuple):
+    """Some text, and whether a document begins with it."""
+
+    text: bytes
+    begins: bool
+
+
+class Corpus(Protocol):
+    """Texts in three splits."""
+
+    @property
+    def name(self) -> str: ...
+
+    def identity(self) -> str:
+        """Changes when the texts do."""
+
+    def pieces(self, split: Split) -> Iterator[Piece]: ...
+
+
+def corpus(name: str, folder: Path) -> Corpus:
+    """By name, or the file or folder of that path; what must be downloaded is kept in ``folder``."""
+    if name == "python":
+        return Folder("python", Path(sysconfig.get_paths()["stdlib"]), "*.py", f"Python {platform.python_version()}")
+    if name == "enwik8":
+        return Enwik8(folder)
+    if name == "wikitext103":
+        return WikiText103(folder)
+    path = Path(name)
+    if path.is_dir():
+        return Folder(str(path), path, "*", "")
+    if path.is_file():
+        return OneFile(path)
+    raise UserError(f"There is no corpus {name!r}; choose python, enwik8 or wikitext103, or name a file or a folder.")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Every text file below a folder, each a document; a hash of its path decides the split and the order."""
+
+    name: str
+    root: Path
+    pattern: str
+    version: str
+
+    def identity(self) -> str:
+        listing = [file[1:] for file in _listing(self.root, self.pattern)]
+        return hashlib.sha256(repr((self.version, listing)).encode()).hexdigest()
+
+    def pieces(self, split: Split) -> Iterator[Piece]:
+        for path, name, *_ in _listing(self.root, self.pattern):
+            if split_of(name) != split:
+                continue
+            try:
+                text = path.read_bytes()
+            except OSError:  # not for us to read
+                continue
+            if text and is_text(text):
+                yield Piece(text, True)
+
+
+@lru_cache(maxsize=8)
+def _listing(root: Path, pattern: str) -> tuple[tuple[Path, str, int, int], ...]:
+    """Files with their paths below the folder, sizes and times of change; looked up once a process."""
+    found = []
+    for path in root.rglob(pattern):
+        name = path.relative_to(root)
+        if path.is_file() and not _SKIPPED & set(name.parts) and not any(p.startswith(".") for p in name.parts):
+            found.append((path, name.as_posix(), path.stat().st_size, path.stat().st_mtime_ns))
+    # In the order of their hashes, so that each stream reads files of all kinds.
+    return tuple(sorted(found, key=lambda file: _digest(file[1])))
+
+
+def split_of(name: str) -> Split:
+    """The split of a file, from its path below the folder: one in twenty is valid and one in twenty test."""
+    place = int.from_bytes(_digest(name)[-4:]) % 20
+    return "valid" if place == 0 else "test" if place == 1 else "train"
+
+
+def is_text(data: bytes) -> bool:
+    """UTF-8 without NUL, which stands for the end of a document."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in data
+
+
+@dataclass(frozen=True)
+class OneFile:
+    """A text file, plain or .zst, cut where a line ends beyond 90% and 95% of it."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    def identity(self) -> str:
+        status = self.path.stat()
+        return hashlib.sha256(repr((str(self.path.resolve()), status.st_size, status.st_mtime_ns)).encode()).hexdigest()
+
+    def pieces(self, split: Split) -> Iterator[Piece]:
+        with _readable(self.path), self.path.open("rb") as file:
+            text = b"".join(blocks(file))
+        if not is_text(text):
+            raise UserError(f"{self.path} is not text in UTF-8; name a text file.")
+        ends = [0, cut(text, 0.9), cut(text, 0.95), len(text)]
+        place = SPLITS.index(split)
+        if text[ends[place] : ends[place + 1]]:
+            yield Piece(text[ends[place] : ends[place + 1]], True)
+
+
+def cut(text: bytes, fraction: float) -> int:
+    """A place a little beyond this fraction where a line ends, or at least no character is cut in two."""
+    mark = int(len(text) * fraction)
+    newline = text.find(b"\n", mark, mark + len(text) // 50)
+    if newline >= 0:
+        return newline + 1
+    while mark < len(text) and text[mark] & 0xC0 == 0x80:
+        mark += 1
+    return mark
+
+
+@dataclass(frozen=True)
+class Enwik8:
+    """The first 100 million bytes of a Wikipedia: 90 for training, 5 to validate, 5 to test, as everybody does."""
+
+    folder: Path
+    name: str = "enwik8"
+
+    def identity(self) -> str:
+        return ENWIK8_SHA1
+
+    def pieces(self, split: Split) -> Iterator[Piece]:
+        archive = obtain(ENWIK8, self.folder)
+        begins = True
+        for text in lines(self._part(archive, *ENWIK8_PLACES[split])):
+            yield Piece(text, begins)
+            begins = False
+
+    def _part(self, archive: Path, first: int, last: int) -> Iterator[bytes]:
+        place, digest = 0, hashlib.sha1(usedforsecurity=False)
+        for block in _member(archive, "enwik8"):
+            digest.update(block)
+            yield block[max(0, first - place) : max(0, last - place)]
+            place += len(block)
+        if digest.hexdigest() != ENWIK8_SHA1:
+            raise UserError(f"{archive} does not hold the published text; delete it and run the same command again.")
+
+
+@dataclass(frozen=True)
+class WikiText103:
+    """Good and featured articles of Wikipedia, as tokenised by Merity et al. (2016), which is what was published on."""
+
+    folder: Path
+    name: str = "wikitext103"
+
+    def identity(self) -> str:
+        return str(WIKITEXT103.checksum)
+
+    def pieces(self, split: Split) -> Iterator[Piece]:
+        archive = obtain(WIKITEXT103, self.folder)
+        begins = True
+        for line in lines(_member(archive, f"wikitext-103/wiki.{split}.tokens")):
+            yield Piece(line, begins)
+            begins = False
+
+
+def lines(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces that end where a line ends, many lines at once."""
+    rest = b""
+    for part in parts:
+        head, newline, tail = part.rpartition(b"\n")
+        if newline:
+            yield rest + head + newline
+            rest = tail
+        else:
+            rest += part
+    if rest:
+        yield rest
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+
+
+def _member(archive: Path, name: str) -> Iterator[bytes]:
+    with _readable(archive), zipfile.ZipFile(archive) as file:
+        if name not in file.namelist():
+            raise UserError(f"{archive} does not hold {name}; delete it and run the same command again.")
+        with file.open(name) as member:
+            yield from iter(lambda: member.read(1 << 20), b"")
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (zipfile.BadZipFile, EOFError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}); get it again.") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}).") from error

@@ -1,0 +1,127 @@
+"""How text becomes numbers. Token 0 is never text: it stands before each document."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from longthink.errors import UserError
+from longthink.training.files import replace_file
+
+BOUNDARY = 0
+
+
+class Tokeniser(Protocol):
+    """Text in UTF-8 to tokens and back."""
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    def encode(self, text: bytes) -> np.ndarray:
+        """Whole numbers of the smallest type that holds the vocabulary."""
+
+    def decode(self, tokens: Sequence[int]) -> str: ...
+
+    def complaint(self, text: bytes) -> str | None:
+        """Why this text has tokens that the vocabulary does not know; None where it has none."""
+
+
+class Bytes:
+    """A token is a byte; NUL stands between documents."""
+
+    vocabulary = 256
+
+    def encode(self, text: bytes) -> np.ndarray:
+        return np.frombuffer(text, np.uint8)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return bytes(token for token in tokens if token != BOUNDARY).decode(errors="replace")
+
+    def complaint(self, text: bytes) -> str | None:
+        return "holds the byte NUL, which stands for the end of a document" if b"\0" in text else None
+
+
+class SentencePiece:
+    """Subwords of a SentencePiece model. Lines are encoded one by one, and newline is a token of its own.
+
+    Characters that the model does not know become its unknown token, and spaces at the end of a line are lost: this is
+    SentencePiece's own normalisation, as in the published runs.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        try:
+            from sentencepiece import SentencePieceProcessor
+        except ImportError:
+            raise UserError("Subword tokens need sentencepiece; install longthink[text].") from None
+        self._processor: Any = SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(model)
+        except RuntimeError as error:
+            raise UserError(f"This is not a SentencePiece model ({error}); train it again.") from None
+        self.vocabulary = int(self._processor.GetPieceSize())
+        self.unknown = int(self._processor.unk_id())
+        self._newline = int(self._processor.PieceToId("\n"))
+        if self._newline == self.unknown or self._processor.pad_id() != BOUNDARY:
+            raise UserError("This SentencePiece model lacks a newline token or padding as token 0; train it here.")
+
+    def encode(self, text: bytes) -> np.ndarray:
+        lines = text.decode(errors="replace").split("\n")
+        tokens: list[int] = []
+        for i, line in enumerate(self._processor.EncodeAsIds(lines)):
+            tokens += [self._newline, *line] if i else line
+        return np.array(tokens, np.uint16 if self.vocabulary <= 1 << 16 else np.uint32)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        lines: list[list[int]] = [[]]
+        for token in tokens:
+            if token == self._newline:
+                lines.append([])
+            elif token != BOUNDARY:
+                lines[-1].append(int(token))
+        return "\n".join(self._processor.DecodeIds(line) for line in lines)
+
+    def complaint(self, text: bytes) -> str | None:
+        strange = sorted({c for c in text.decode(errors="replace") if self.unknown in self._processor.EncodeAsIds(c)})
+        return f"holds what the vocabulary does not know: {' '.join(strange[:10])}" if strange else None
+
+
+def train_sentencepiece(text: Iterator[bytes], pieces: int, path: Path) -> None:
+    """Byte-pair encoding with digits apart, as in the published runs, written to ``path``."""
+    try:
+        import sentencepiece
+    except ImportError:
+        raise UserError("Subword tokens need sentencepiece; install longthink[text].") from None
+    lines = (line for piece in text for line in piece.decode(errors="replace").split("\n") if line.strip())
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.Train(
+            sentence_iterator=lines,
+            model_writer=model,
+            vocab_size=pieces,
+            model_type="bpe",
+            split_digits=True,
+            user_defined_symbols=["\n"],
+            pad_id=BOUNDARY,
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        reason = str(error).splitlines()[-1].rpartition(") ")[2].strip().rstrip(".")
+        raise UserError(f"No {pieces} pieces could be learned from this corpus ({reason}); set pieces.") from None
+    replace_file(path, lambda part: part.write_bytes(model.getvalue()))
+
+
+@lru_cache(maxsize=8)
+def load_sentencepiece(path: str, changed: int) -> SentencePiece:
+    """Once a file and time of its last change."""
+    try:
+        return SentencePiece(Path(path).read_bytes())
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); name a SentencePiece model.") from None

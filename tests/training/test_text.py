@@ -1,0 +1,89 @@
+"""Training on a text that is read in order: it learns, remembers, and goes on at the very next token."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from longthink.cli import main
+from longthink.errors import UserError
+from longthink.loading import load
+from longthink.recipes import recipes
+from longthink.training.files import read_tensors
+from longthink.training.recipe import Recipe, override
+from longthink.training.train import Trainer, TrainingOptions, train
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Recipe:
+    letters = np.random.PCG64(0).random_raw(4000) % 8
+    (tmp_path / "text.txt").write_bytes(bytes(int(n) + 97 for n in letters.repeat(2)))  # every other letter is certain
+    base = replace(recipes["text-small-dense"], difficulty=(12,), train_samples=160, batch=4, valid_samples=40)
+    small = ["model.width=16", "model.hidden=32", "model.heads=2", "model.head_size=8", "model.memory=8"]
+    where = [f"task.corpus={tmp_path / 'text.txt'}", f"task.folder={tmp_path / 'cache'}"]
+    rest = ["model.distinct_steps=2", "steps=2", "epochs=3", "learning_rate=0.01", "clip=1"]
+    return override(base, [*small, *where, *rest])
+
+
+def options(folder: Path, **changes: object) -> TrainingOptions:
+    plain = TrainingOptions(folder=str(folder), accelerator="cpu", quiet=True, tensorboard=False)
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def test_a_text_is_learned_and_validated_in_bits(
+    toy: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train(toy, 0, options(tmp_path))
+    found = load(run).card["validation"]
+    assert main(["eval", str(run), "--samples", "30", "--json"]) == 0
+    tested = json.loads(capsys.readouterr().out)
+    assert tested["tokens"] == 30 * 12
+    assert abs(tested["bits_per_byte"] - found["bits_per_byte"]) < 0.6
+    assert main(["eval", str(run), "--samples", "3"]) == 0
+    assert "bits per byte" in capsys.readouterr().out
+    assert found["bits_per_byte"] < 2.4  # 3 bits for a new letter, none for its copy; 8 letters alike would cost 3
+    assert found["samples"] > 100
+
+
+def test_going_on_is_the_same_as_never_stopping(toy: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = train(toy, 0, options(tmp_path / "whole"))
+    late = Trainer._is_late
+    monkeypatch.setattr(Trainer, "_is_late", lambda trainer, _: trainer.update in (7, 50))
+    stopped = options(tmp_path / "stopped")
+    for _ in range(3):
+        run = train(toy, 0, stopped)
+    monkeypatch.setattr(Trainer, "_is_late", late)
+    ours, theirs = (read_tensors(folder / "last.safetensors")[0] for folder in (whole, run))
+    assert any(name.startswith("memory.") for name in ours)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_the_memory_matters(toy: Recipe, tmp_path: Path) -> None:
+    def loss_after_training(memory: int) -> float:
+        recipe = override(toy, [f"model.memory={memory}", "epochs=1"])
+        run = train(recipe, 0, options(tmp_path))
+        return float(load(run).card["validation"]["bits_per_byte"])
+
+    assert loss_after_training(8) != loss_after_training(0)
+
+
+def test_two_devices_remember_what_one_does(toy: Recipe, tmp_path: Path) -> None:
+    # Sums of half batches round differently, and Adam makes steps of gradients next to zero: few and small ones here.
+    recipe = override(toy, ["epochs=1", "train_samples=40", "learning_rate=1e-4"])
+    one = train(recipe, 0, options(tmp_path / "one"))
+    two = train(recipe, 0, options(tmp_path / "two", devices=2))
+    ours, theirs = (read_tensors(run / "last.safetensors")[0] for run in (one, two))
+    assert ours["memory.0"].shape == (4, 8, 16)
+    for name in ("memory.0", "memory.1", "model.embedding.weight", "model.head.weight"):
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-3, atol=1e-4)
+
+
+def test_what_is_remembered_is_the_full_pass(toy: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="alpha below 1"):
+        train(replace(toy, alpha=1.0), 0, options(tmp_path))
