@@ -23,7 +23,8 @@ def relative_sinusoids(length: int, width: int, device: torch.device) -> Tensor:
 def by_distance(scores: Tensor) -> Tensor:
     """From scores by distance [..., n, 2n - 1] to scores by key [..., n, n]: out[i, j] is the score of j - i."""
     n = scores.shape[-2]
-    scores = scores.contiguous()
-    # Entry (i, j) lies at flat place i (2n - 1) + (n - 1) - i + j: rows of stride 2n - 2 that begin at n - 1.
-    stride = (*scores.stride()[:-2], 2 * n - 2, 1)
-    return scores.as_strided((*scores.shape[:-2], n, n), stride, scores.storage_offset() + n - 1)
+    if n == 1:
+        return scores
+    # Entry (i, j) lies at flat place i (2n - 1) + (n - 1) - i + j: in rows of 2n - 2 numbers, the first at n - 1.
+    flat = scores.flatten(-2)[..., n - 1 : n - 1 + n * (2 * n - 2)]
+    return flat.unflatten(-1, (n, 2 * n - 2))[..., :n]
