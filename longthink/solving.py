@@ -136,9 +136,7 @@ def pose(
         return batch
     habits = HABITS.get(problem.name)
     if size is None:
-        if habits is None:
-            raise UserError(f"Choose a size for {problem.name} ({problem.unit}).")
-        size = habits.size
+        size = max(loaded.recipe.difficulty) if habits is None else habits.size
     problem.sample(0, size, seed, "test")  # the task's own complaints come before those about memory
     if habits is not None:
         check_memory(loaded, habits.outputs(size))
@@ -146,9 +144,11 @@ def pose(
 
 
 def default_steps(loaded: Loaded, batch: Batch) -> int:
-    """A generous budget: a network that comes to rest leaves most of it."""
+    """A generous budget where the shipped networks come to rest and leave most of it; else the steps of training, and
+    as many more as the problem is larger. Models that have read the answer off their input take none."""
     habits = HABITS.get(loaded.task.name)
-    steps = habits.steps(batch.difficulty) if habits else 10 * loaded.recipe.steps
+    larger = max(1.0, batch.difficulty / max(loaded.recipe.difficulty))
+    steps = habits.steps(batch.difficulty) if habits else math.ceil(larger * loaded.recipe.steps)
     return min(steps, getattr(loaded.model, "max_steps", None) or steps)
 
 
@@ -164,9 +164,10 @@ def solve(
 ) -> Solution:
     """Think about one problem until the state rests or the budget is spent; ``on_step`` functions see every moment."""
     budget = default_steps(loaded, batch) if steps is None else steps
-    if not 1 <= budget <= MOST_STEPS:
-        raise UserError(f"The number of steps must be from 1 to {MOST_STEPS}, not {budget}.")
-    last: list[Tensor] = []
+    fewest = min(1, loaded.recipe.steps)  # some models have the answer when they have read the problem
+    if not fewest <= budget <= MOST_STEPS:
+        raise UserError(f"The number of steps must be from {fewest} to {MOST_STEPS}, not {budget}.")
+    last = [torch.zeros(1)]
     nothing = torch.empty(0)  # kept for each step of a budget that may be a billion
 
     def see(moment: Moment) -> Tensor:

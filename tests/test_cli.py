@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ import torch
 import longthink as lt
 from longthink import solving
 from longthink.cli import main
+from longthink.loading import rebuild
+from longthink.recipes import recipes
 
 COMMAND = [sys.executable, "-m", "longthink.cli"]
 FIELDS = {"task", "problem", "answer", "truth", "solved", "steps", "seconds", "weights"}
@@ -317,3 +321,21 @@ def test_a_terminal_sees_the_network_think(monkeypatch: pytest.MonkeyPatch) -> N
         solving.solve(loaded, batch, 9, on_step=[watching.on_step])
     assert "step 9 of at most 9" in console.file.getvalue()  # type: ignore[attr-defined]
     assert "▀" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("recipe", ["ctl-router", "ctl-lstm", "ctl-dnc", "repeat_copy-dnc"])
+def test_solve_with_a_model_of_tokens(recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = {"width": 8, "hidden": 8} if "router" in recipe else {"width": 8} if "lstm" in recipe else {"size": 8}
+    chosen = replace(recipes[recipe], model_options={**recipes[recipe].model_options, **small})
+    task, model = rebuild(chosen)
+    weights = lt.save(lt.Loaded(model, task, {"recipe": chosen.to_json()}), tmp_path / "run")
+    for more in ([], ["--size", "9"]):
+        assert main(["solve", chosen.task, "--weights", str(weights), "--json", *more]) == 0
+        found = json.loads(capsys.readouterr().out)
+        larger = found["size"] / max(chosen.difficulty)
+        assert found["budget"] == math.ceil(chosen.steps * max(1, larger))
+        assert found["solved"] in (True, False)
+        assert found["answer"]
+        assert found["truth"]
+    assert main(["solve", chosen.task, "--weights", str(weights)]) == 0
+    assert capsys.readouterr().out
