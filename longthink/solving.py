@@ -307,21 +307,29 @@ def _wave(solution: Solution, album: Album) -> Any:
 
 
 def panels(pictures: Sequence[tuple[str, np.ndarray]], columns: int) -> Any:
-    """Titled pictures in a grid, as a matplotlib figure; long strips lie below each other."""
+    """Titled pictures in a grid, as a matplotlib figure; long strips and wide drawings lie below each other."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     height, width = pictures[0][1].shape[:2]
-    strip = width > 4 * height
-    columns = 1 if strip else min(columns, len(pictures))
+    wide = height >= 90 and width > 2 * height  # a drawing with words in it
+    strip = not wide and width > 4 * height
+    columns = 1 if strip or wide else min(columns, len(pictures))
     rows = math.ceil(len(pictures) / columns)
-    size = (12.0, 0.75 * rows + 0.1) if strip else (4.2 * columns, 4.2 * rows * height / width + 0.3 * rows)
+    heights = [pixels.shape[0] if wide else 1 for _, pixels in pictures[::columns]]
+    if wide:
+        widest = max(pixels.shape[1] for _, pixels in pictures)
+        size = (widest / 110, sum(heights) / 110 + 0.35 * rows)
+    else:
+        size = (12.0, 0.75 * rows + 0.1) if strip else (4.2 * columns, 4.2 * rows * height / width + 0.3 * rows)
     figure = Figure(figsize=size, dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
+    grid = figure.add_gridspec(rows, columns, height_ratios=heights)
     for i, (title, pixels) in enumerate(pictures):
-        axes = figure.add_subplot(rows, columns, i + 1)
+        axes = figure.add_subplot(grid[i // columns, i % columns])
         axes.imshow(pixels, interpolation="nearest", aspect="auto" if strip else "equal")
-        axes.set_title(title, size=11, color="#334155", loc="left" if strip else "center", pad=4)
+        axes.set_anchor("W" if wide else "C")
+        axes.set_title(title, size=11, color="#334155", loc="center" if columns > 1 else "left", pad=4)
         axes.axis("off")
     return figure
 
