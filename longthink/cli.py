@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -52,6 +53,10 @@ def main(args: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         message, code = _explain(error)
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            as_json = False  # there is no room for a document
+            # What could not be written would fail again when the interpreter ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if as_json:
             print(json.dumps({"error": message}))
         elif not debug:
@@ -70,6 +75,8 @@ def _explain(error: Exception) -> tuple[str, int]:
     if hasattr(error, "format_message"):  # a usage error of Typer, whose base class moves between versions
         command = getattr(getattr(error, "ctx", None), "command_path", "longthink")
         return f"{' '.join(error.format_message().split()).rstrip('.')}. See {command} --help.", 2
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "The output could not be written: no space is left where it goes.", 2
     if isinstance(error, MemoryError) or "memory" in text.lower():
         return "There is not enough memory for this; choose a smaller size, fewer samples or a smaller --chunk.", 2
     return f"Something went wrong inside longthink ({type(error).__name__}: {text}); --debug shows where.", 1

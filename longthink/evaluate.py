@@ -81,7 +81,7 @@ class Curve:
             "final_accuracy": self.final,
             "final_step": int(self.steps[-1]),
             "most_confident_accuracy": float(self.most_confident()[-1]),
-            "mean_steps_to_solution": float(solved[solved > 0].double().mean()) if (solved > 0).any() else None,
+            "mean_steps_to_solution": float(solved[solved >= 0].double().mean()) if (solved >= 0).any() else None,
             "steps": self.steps.tolist(),
             "accuracy": [round(a, 6) for a in self.accuracy.tolist()],
             "change": [float(f"{c:.4g}") for c in self.change.double().mean(0).tolist()],

@@ -423,8 +423,9 @@ def _rows(tree: Any, rows: Tensor) -> Any:
 
 
 def _put_rows(tree: Any, rows: Tensor, values: Any) -> Any:
-    new = iter(tensors(values))
-    return tree_map_only(Tensor, lambda t: t.index_copy(0, rows, next(new).to(t.dtype)), tree)
+    """What is no tensor, such as a count of steps, is that of the values."""
+    old = iter(tensors(tree))
+    return tree_map_only(Tensor, lambda t: (kept := next(old)).index_copy(0, rows, t.to(kept.dtype)), values)
 
 
 def _batch_and_device(state: State) -> tuple[int, torch.device]:

@@ -339,3 +339,12 @@ def test_solve_with_a_model_of_tokens(recipe: str, tmp_path: Path, capsys: pytes
         assert found["truth"]
     assert main(["solve", chosen.task, "--weights", str(weights)]) == 0
     assert capsys.readouterr().out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+@pytest.mark.parametrize("command", [["list", "recipes"], ["solve", "prefix_sums", "101", "--json"]])
+def test_output_without_room_is_one_sentence(command: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*COMMAND, *command], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == ["The output could not be written: no space is left where it goes."]

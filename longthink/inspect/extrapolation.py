@@ -141,6 +141,8 @@ def receptive_field(
     differs; a ``threshold`` counts only what differs by more. Of several samples the farthest counts.
     """
     check_steps(model, steps)
+    if not threshold >= 0:
+        raise UserError(f"The threshold must be 0 or more, not {threshold}.")
     space = tuple(batch.inputs.shape[2:])
     if not batch.inputs.is_floating_point() or not space:
         raise UserError("A receptive field needs strings or pictures, whose places have neighbours; tokens have none.")

@@ -37,8 +37,8 @@ class AdaptiveTime(nn.Module):
         self.halt = nn.Linear(width, 1)
 
     def start(self, h: Tensor) -> Accumulated:
-        zero = h.new_zeros(h.shape[:2])
-        return Accumulated(torch.zeros_like(h), zero, zero, zero)
+        spent, remainder, steps = h.new_zeros(3, *h.shape[:2]).clone().unbind()
+        return Accumulated(torch.zeros_like(h), spent, remainder, steps)
 
     def update(self, gathered: Accumulated, before: Tensor, after: Tensor) -> Accumulated:
         return (self._graves if self.variant == "graves" else self._universal)(gathered, before, after)

@@ -45,6 +45,10 @@ class Attention(nn.Module):
         k, v = self.key_value(x).view(batch, n, self.heads, 2, self.channels).permute(3, 0, 2, 1, 4)
         return q, k, v
 
+    def dropped(self, q: Tensor) -> Tensor:
+        """Dropout falls on queries, of content and of position alike (D.3.3)."""
+        return F.dropout(q, self.dropout, self.training)
+
     def gather(self, weights: Tensor, v: Tensor) -> Tensor:
         """The weighted sum of values, heads merged."""
         note("attention", weights)
@@ -62,9 +66,10 @@ class AbsoluteAttention(Attention):
 
     def forward(self, x: Tensor, padding: Tensor) -> Tensor:
         q, k, v = self.split(x)
-        if wanted("attention") or (self.training and self.dropout):
+        q = self.dropped(q)
+        if wanted("attention"):
             logits = (q @ k.transpose(-1, -2)) / math.sqrt(self.channels)
-            return self.gather(_softmax(logits, padding, self.dropout, self.training), v)
+            return self.gather(_softmax(logits, padding), v)
         read = F.scaled_dot_product_attention(q, k, v, attn_mask=~padding[:, None, None, :])
         return self.merge(read.transpose(1, 2).reshape(x.shape))
 
@@ -82,10 +87,10 @@ class RelativeAttention(Attention):
 
     def forward(self, x: Tensor, padding: Tensor) -> Tensor:
         q, k, v = self.split(x)
-        content = (q + self.content_bias[:, None]) @ k.transpose(-1, -2)
-        logits = content + self.positional(x, q + self.position_bias[:, None])
+        content = self.dropped(q + self.content_bias[:, None]) @ k.transpose(-1, -2)
+        logits = content + self.positional(x, self.dropped(q + self.position_bias[:, None]))
         logits = logits * (self.scale if self.learned_scale else 1 / math.sqrt(self.channels))
-        return self.gather(_softmax(logits, padding, self.dropout, self.training), v)
+        return self.gather(_softmax(logits, padding), v)
 
     def positional(self, x: Tensor, q: Tensor) -> Tensor:
         return by_distance(q @ self._keys(relative_sinusoids(x.shape[1], x.shape[2], x.device), x))
@@ -127,7 +132,7 @@ class GeometricAttention(Attention):
         shape = (*x.shape[:2], self.heads)
         q, kv = self.query(x).view(*shape, self.channels), self.key_value(x).view(*shape, 2, self.channels)
         q = (q + self.content_bias.to(q.dtype)) * self.scale.to(q.dtype)
-        q = F.dropout(q, self.dropout, self.training)
+        q = self.dropped(q)
         sides = self.direction(x).view(*shape, 2)
         sides = sides * self.direction_scale.to(sides.dtype) + self.bias.to(sides.dtype)
         if not wanted("attention"):
@@ -137,6 +142,5 @@ class GeometricAttention(Attention):
         return self.gather(geometric_weights(logits, sides.transpose(1, 2), padding), v)
 
 
-def _softmax(logits: Tensor, padding: Tensor, dropout: float, training: bool) -> Tensor:
-    weights = logits.masked_fill(padding[:, None, None, :], -torch.inf).softmax(-1)
-    return F.dropout(weights, dropout, training)
+def _softmax(logits: Tensor, padding: Tensor) -> Tensor:
+    return logits.masked_fill(padding[:, None, None, :], -torch.inf).softmax(-1)

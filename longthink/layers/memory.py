@@ -6,6 +6,7 @@ links from blurring. Without them this is the memory of Graves et al. (2016). Al
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -117,7 +118,8 @@ def allocate(usage: Tensor) -> Tensor:
     """Where there is room: the least used cells first."""
     used = usage * (1 - EPSILON) + EPSILON
     sorted_usage, order = used.sort(dim=-1, stable=True)
-    before = F.pad(sorted_usage, (1, 0), value=1.0)[:, :-1].cumprod(-1)
+    # A running product; that of PyTorch asks in its backward pass whether there are zeros, and waits for the answer.
+    before = F.pad(sorted_usage.log(), (1, 0))[:, :-1].cumsum(-1).exp()
     return torch.zeros_like(usage).scatter(-1, order, (1 - sorted_usage) * before)
 
 
@@ -132,7 +134,7 @@ def sharpen(weights: Tensor, sharpness: Tensor | None) -> Tensor:
 
 def access(memory: Memory, c: Controls, deallocate: bool) -> tuple[Memory, Tensor]:
     """Write, then read: the new memory and what the heads read, [batch, R, W]."""
-    kept = (1 - c.free[..., None] * memory.read).prod(1)  # psi of Eq. A.5
+    kept = reduce(torch.mul, (1 - c.free[..., None] * memory.read).unbind(1))  # psi of Eq. A.5
     # Without gradient through the last write, as in the public code.
     written = memory.written.detach()
     usage = (memory.usage + written - memory.usage * written) * kept  # Eq. A.6

@@ -2,7 +2,9 @@
 
 Where the text and the public code differ: biases of the masks start at 0 as in the code (the text suggests 1); the
 floor of the masks is 0.1 for associative recall alone; the embedding of bAbI is 128 as in the code (the text: 256). The
-loss is a mean over outputs, where the public code divides their sum by the batch: RMSprop does not see the difference.
+loss is a mean over outputs, where the public code divides their sum by the batch: RMSprop's steps are the same, but the
+clip at 10 never binds here, and weight decay is stronger beside the smaller gradient; it falls on biases too. The DNC
+of Table 5.1 has no dropout (Table D.3: 0.5, without saying where).
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ the difficulty is the length of a block, ``batch`` the number of streams, an epo
 Where the text and the public code differ we follow the text: gradients are clipped at 0.25 (the code: the dense 47M
 model at 0.1), WT-B drops experts with 0.2 (the code: 0.1), Switch has the loss of Eq. 7.16 (the code: a mean over
 experts in place of N_E times the sum). S-BASE balances its assignment, which the public code meant to do but did not.
-Warm-up is exponential as in all our recipes (theirs: linear).
 """
 
 from __future__ import annotations
@@ -128,7 +127,8 @@ def _recipe(name: str, size: _Size, options: dict[str, Any], epochs: int, note: 
         learning_rate=2.5e-4,
         weight_decay=0.0,
         clip=0.25,
-        warmup_epochs=size.warmup,
+        warmup_epochs=0,
+        warmup_updates=_EPOCH * size.warmup,
         schedule="cosine",
     )
 

@@ -51,7 +51,7 @@ def _rows(task: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     }[task]
     if listops:
         plain["read_from"] = gated["read_from"] = "first"
-    faster = {**gated_fields, "learning_rate": 2e-4}
+    faster = gated_fields if arithmetic else {**gated_fields, "learning_rate": 2e-4}
     # Without geometric attention the public code has no gate dropout.
     no_gate_dropout = {**gated, "gate_dropout": 0.0}
     return {
@@ -83,7 +83,6 @@ _CTL = Recipe(
     clip=5.0,
     warmup_epochs=0,
     validate_every=10,
-    patient_steps=None,
 )
 _ARITHMETIC = replace(
     _CTL,
@@ -109,9 +108,11 @@ def _published() -> None:
     for base in (_CTL, _ARITHMETIC, _LISTOPS):
         for row, (options, settings) in _rows(base.task).items():
             recipe = replace(base, model_options=options, **settings)
-            recipe = replace(recipe, patient_steps=2 * recipe.steps or None)
+            recipe = replace(recipe, patient_steps=recipe.steps or None)
             if base.task != "ctl" and row not in ("router", "gated_positions"):
                 recipe = replace(recipe, epochs=2 * recipe.epochs)  # 200,000 updates
+            if recipe.batch == 256:  # as many updates as the others, on half as many problems
+                recipe = replace(recipe, epochs=recipe.epochs // 2)
             for backward in (False, True) if base.task == "ctl" else (False,):
                 name = f"{base.task}{'-backward' if backward else ''}-{row}"
                 add(replace(recipe, name=name, task_options={"backward": True} if backward else {}))
@@ -128,7 +129,7 @@ def _ablations() -> None:
             options, settings = rows[row]
             model = {**options, **changes.pop("model_options", {})}
             recipe = replace(base, name=f"{prefix}-{name}", model_options=model, **{**settings, **changes})
-            add(replace(recipe, patient_steps=2 * recipe.steps))
+            add(replace(recipe, patient_steps=recipe.steps))
 
         for layers in (12, 10, 8, 6, 4):
             make("router", f"router-{layers}", steps=layers, note="Table 5.2")
@@ -182,10 +183,10 @@ def _ctlpp() -> None:
                 note="Table 6.1 and Figure 6.4; settings of E.1.2",
                 train_samples=300_000,
                 learning_rate=1.5e-4,
-                warmup_epochs=1,
+                warmup_updates=500,
                 **{"epochs": 137, **settings},  # 80,000 updates
             )
-            recipe = add(replace(recipe, patient_steps=2 * recipe.steps or None))
+            recipe = add(replace(recipe, patient_steps=recipe.steps or None))
             if variant == "S":
                 for shared, overlapping in S_GRID:
                     options = {"variant": "S", "shared_functions": shared, "overlapping_symbols": overlapping}

@@ -65,7 +65,7 @@ class Exam:
         several = (self.difficulty,) if isinstance(self.difficulty, int) else self.difficulty
         return mixed_problems(task, self.samples, several, self.seed, self.split)
 
-    columns: ClassVar[tuple[str, ...]] = ("ours: best (step)", "ours: last (step)")
+    columns: ClassVar[tuple[str, ...]] = ("ours: as trained (step)", "ours: best (step)", "ours: last (step)")
 
     def measure(self, model: ThinkingModule, task: Task, half: bool) -> dict[str, Any]:
         """Accuracy over the steps."""
@@ -78,11 +78,13 @@ class Exam:
         """The one number that a mean over exams is made of."""
         return 100 * float(measured["final_accuracy"])
 
-    def cells(self, measured: list[dict[str, Any]]) -> list[str]:
-        """What the seeds have come to, for ``columns``."""
+    def cells(self, measured: list[dict[str, Any]], trained: int) -> list[str]:
+        """What the seeds came to, for ``columns``; ``trained``: the steps of training, or of the published test."""
+        there = [m for m in measured if trained in m["steps"]]
+        at = spread([100 * m["accuracy"][m["steps"].index(trained)] for m in there]) + f" ({trained})" if there else "-"
         peaks, lasts = ([100 * m[key] for m in measured] for key in ("peak_accuracy", "final_accuracy"))
         step = round(statistics.mean(m["peak_step"] for m in measured))
-        return [f"{spread(peaks)} ({step})", f"{spread(lasts)} ({measured[0]['final_step']})"]
+        return [at, f"{spread(peaks)} ({step})", f"{spread(lasts)} ({measured[0]['final_step']})"]
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ class Row:
     label: str
     recipe: str
     published: dict[str, tuple[float, float | None, int | None]] = field(default_factory=dict)
+    steps: int | None = None
+    """The steps of the published test, where they are not those of the training."""
     most: int | None = None
     """At most so many samples an exam, for rows that are expected to fail."""
 

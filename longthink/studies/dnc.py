@@ -86,7 +86,7 @@ class WordErrors(Exam):
     def value(self, measured: dict[str, Any]) -> float:
         return float(measured["error"])
 
-    def cells(self, measured: list[dict[str, Any]]) -> list[str]:
+    def cells(self, measured: list[dict[str, Any]], trained: int) -> list[str]:
         return [spread([self.value(m) for m in measured])]
 
 

@@ -40,7 +40,7 @@ class Bits(Exam):
     def value(self, measured: dict[str, Any]) -> float:
         return float(measured["bits_per_byte"])
 
-    def cells(self, measured: list[dict[str, Any]]) -> list[str]:
+    def cells(self, measured: list[dict[str, Any]], trained: int) -> list[str]:
         return [spread([self.value(m) for m in measured], digits=4)]
 
 

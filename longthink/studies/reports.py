@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from longthink.errors import UserError
-from longthink.studies.base import Exam, Study, spread
+from longthink.studies.base import Exam, Row, Study, spread
 from longthink.training.files import read_json
 
 
@@ -62,11 +62,15 @@ def _table(study: Study, one: Exam, found: dict[str, list[dict[str, Any]]]) -> l
             continue
         cells = [row.label, "-" if published is None else _published(*published)]
         if measured:
-            cells += [*one.cells(measured), str(len(measured)), str(measured[0]["samples"])]
+            cells += [*one.cells(measured, _trained(row, found)), str(len(measured)), str(measured[0]["samples"])]
         else:
             cells += ["not run", *[""] * (len(one.columns) + 1)]
         rows.append(cells)
     return rows
+
+
+def _trained(row: Row, found: dict[str, list[dict[str, Any]]]) -> int:
+    return row.steps or int(found[row.label][0]["card"]["recipe"]["steps"])
 
 
 def _published(percent: float, spread: float | None, step: int | None) -> str:
@@ -84,7 +88,7 @@ def _compact(study: Study, found: dict[str, list[dict[str, Any]]]) -> list[str]:
             measured = [run["exams"][one.name] for run in found.get(row.label, []) if one.name in run["exams"]]
             published = row.published.get(one.name)
             cells += ["-" if published is None else _published(*published)]
-            cells += [one.cells(measured)[0] if measured else "not run"]
+            cells += [one.cells(measured, _trained(row, found))[0] if measured else "not run"]
         lines.append(_line(cells))
     means, failures = ["mean"], [f"above {study.failed_above}"]
     for row in rows:

@@ -22,6 +22,10 @@ _NAMES = {
 }
 
 
+# The routers of ListOps and, in the public code, of CTL++ were tested with more layers than they were trained with.
+_TESTED = {"listops-router": 24, "ctlpp-A-router": 10, "ctlpp-R-router": 10}
+
+
 def _rows(prefix: str, exams: tuple[str, ...], published: Printed) -> tuple[Row, ...]:
     """Accuracies as printed, fractions with their deviation, in the order of the exams."""
     return tuple(
@@ -29,6 +33,7 @@ def _rows(prefix: str, exams: tuple[str, ...], published: Printed) -> tuple[Row,
             _NAMES[kind],
             f"{prefix}-{kind}",
             {exam: (100 * mean, 100 * spread, None) for exam, (mean, spread) in zip(exams, values, strict=False)},
+            steps=_TESTED.get(f"{prefix}-{kind}"),
         )
         for kind, values in published.items()
     )

@@ -65,7 +65,8 @@ class Batch:
         return self.map(lambda t: t[rows])
 
     def to(self, device: torch.device | str) -> Batch:
-        return self.map(lambda t: t.to(device, non_blocking=True))
+        waits = torch.device(device).type == "cpu"  # whoever reads a copy on the host must not come too early
+        return self.map(lambda t: t.to(device, non_blocking=not waits))
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Batch:
         """The same with every tensor changed."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dynamo import config as dynamo
 from torch._functorch import config
 
 from longthink.think import Context, State, ThinkingModule
@@ -41,7 +42,8 @@ class CompiledStep:
     def _call(self, function: Callable[[], State]) -> State:
         vars(self._model)[self._part] = self._compiled  # stands before the method of the class
         try:
-            with config.patch(activation_memory_budget=self._memory):  # read when the first call compiles
+            # Read when a call compiles. Every length of a sequence compiles once, and no_grad makes two of each.
+            with config.patch(activation_memory_budget=self._memory), dynamo.patch(recompile_limit=64):
                 return function()
         finally:
             del vars(self._model)[self._part]

@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from longthink.tasks.base import Batch
-from longthink.think import State, detach, tensors, think
+from longthink.think import Context, State, detach, tensors, think
 from longthink.training.losses import Objective, Past, Plan, mixture
 
 
@@ -37,6 +38,8 @@ class _Steps:
     begin: torch.cuda.CUDAGraph
     one: torch.cuda.CUDAGraph
     state: State
+    context: Context
+    """Kept so that nobody else is given its memory."""
 
 
 @dataclass
@@ -79,14 +82,15 @@ class GraphedObjective:
         if past is not None and stage.past is not None and past.memory is not stage.past.memory:
             _fill(stage.past.memory, past.memory)
         found: list[tuple[float, _Piece]] = []
+        if plan.alpha > 0 and plan.n > 0:
+            assert stage.steps is not None
+            stage.steps.begin.replay()  # looks at this batch with today's weights; a full pass replaces the state alone
         if plan.alpha < 1:
             full = self._replay(stage, "full", plan.m)
             found.append((1 - plan.alpha, full))
         if plan.alpha > 0:
-            assert stage.steps is not None
-            if plan.alpha == 1 and plan.n > 0:
-                stage.steps.begin.replay()
             for _ in range(plan.n - (plan.m if plan.alpha < 1 else 0)):
+                assert stage.steps is not None
                 stage.steps.one.replay()
             found.append((plan.alpha, self._replay(stage, "first" if plan.n == 0 else "later", plan.k)))
         losses = {name: value for _, piece in found for name, value in piece.losses.items()}
@@ -166,12 +170,13 @@ class GraphedObjective:
             begin = torch.cuda.CUDAGraph()
             with torch.cuda.graph(begin, pool=self.pools["step"]):
                 context = self.thinker.look(mine.inputs)
-                state = self.thinker.start(context)
+                # Some models start with what they looked at: a state that is overwritten needs a place of its own.
+                state = tree_map_only(Tensor, torch.clone, self.thinker.start(context))
             begin.replay()
             one = torch.cuda.CUDAGraph()
             with torch.cuda.graph(one, pool=self.pools["step"]):
                 _fill(state, think(self.thinker, None, 1, state=state, context=context, read=False).state)
-        return _Stage(mine, _Steps(begin, one, state), None)
+        return _Stage(mine, _Steps(begin, one, state, context), None)
 
     def _autocast(self) -> torch.autocast:
         # Casts are captured, so a cache of them from another capture must not be used.

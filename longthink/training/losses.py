@@ -89,7 +89,7 @@ class Objective(nn.Module):
         if plan.alpha > 0:
             if plan.n > 0:
                 with torch.no_grad():
-                    late = think(model, None, rest, state=detach(state), context=detach(context), read=False)
+                    late = think(model, None, rest, state=detach(state), context=context, read=False)
                 state = detach(late.state)
             result["progressive"], _ = self.term(batch, state, context, plan.k, count)
         result["loss"] = mixture(plan.alpha, result)

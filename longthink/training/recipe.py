@@ -60,6 +60,9 @@ class Recipe:
     momentum: float = 0.9
     clip: float | None = None
     warmup_epochs: int = 10
+    """Of the exponential warm-up of the Deep Thinking networks."""
+    warmup_updates: int = 0
+    """Of a linear one."""
     schedule: Literal["steps", "cosine"] = "steps"
     decay_epochs: tuple[int, ...] = ()
     decay_factor: float = 0.1
@@ -198,6 +201,8 @@ def _literal(text: str) -> Any:
 
 
 def _check(r: Recipe) -> None:
+    if "/" in r.name or "\\" in r.name or r.name.startswith("."):
+        raise UserError(f"A recipe's name is part of a folder's name; leave slashes out of {r.name!r}.")
     if not r.difficulty or min(r.difficulty) < 1:
         raise UserError(f"difficulty must be 1 or more, or several such with commas, not {r.difficulty}.")
     if r.steps < (1 if r.alpha > 0 else 0):
@@ -218,7 +223,15 @@ def _check(r: Recipe) -> None:
         raise UserError(f"One batch of {r.batch} needs more than the {r.train_samples} training samples.")
     if r.learning_rate <= 0:
         raise UserError(f"learning_rate must be above 0, not {r.learning_rate}.")
-    for name in ("recurrent_scale", "weight_decay", "momentum", "warmup_epochs", "decay_factor", "ramp_epochs"):
+    for name in (
+        "recurrent_scale",
+        "weight_decay",
+        "momentum",
+        "warmup_epochs",
+        "warmup_updates",
+        "decay_factor",
+        "ramp_epochs",
+    ):
         if getattr(r, name) < 0:
             raise UserError(f"{name} must be 0 or more, not {getattr(r, name)}.")
     if r.clip is not None and r.clip <= 0:

@@ -40,12 +40,13 @@ def set_rate(optimizer: torch.optim.Optimizer, recipe: Recipe, update: int) -> f
 def factor(recipe: Recipe, update: int) -> float:
     """Of the learning rate at this update."""
     epoch = update // recipe.updates_an_epoch
+    linear = min(1.0, (update + 1) / recipe.warmup_updates) if recipe.warmup_updates else 1.0
     if recipe.schedule == "cosine":
         done = update / max(1, recipe.updates)
         smooth = 0.5 * (1 + math.cos(math.pi * done))
-        return smooth * _warmup(update / recipe.updates_an_epoch, recipe.warmup_epochs)
+        return linear * smooth * _warmup(update / recipe.updates_an_epoch, recipe.warmup_epochs)
     decay = recipe.decay_factor ** sum(epoch >= e for e in recipe.decay_epochs)
-    return decay * _warmup(epoch, recipe.warmup_epochs)
+    return linear * decay * _warmup(epoch, recipe.warmup_epochs)
 
 
 def _warmup(epoch: float, period: int) -> float:

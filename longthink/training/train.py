@@ -6,7 +6,11 @@ bit-identical on a CPU to one that was not.
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -64,6 +68,8 @@ def train(recipe: Recipe, seed: int = 0, options: TrainingOptions | None = None)
         return run.path
     if seed < 0:
         raise UserError(f"The seed must be 0 or more, not {seed}.")
+    if options.accelerator not in ("auto", "cpu", "cuda", "gpu"):
+        raise UserError(f"The accelerator must be auto, cpu or cuda, not {options.accelerator!r}.")
     if options.devices < 1:
         raise UserError(f"Training needs 1 device or more, not {options.devices}.")
     if recipe.batch % options.devices:
@@ -72,6 +78,8 @@ def train(recipe: Recipe, seed: int = 0, options: TrainingOptions | None = None)
     if options.precision is None:
         whole = getattr(model, "wants_float32", False) or not _on_gpu(options)
         options = replace(options, precision="32-true" if whole else "bf16-mixed")
+    if options.precision in ("16-mixed", "16-true"):
+        raise UserError("Losses of deep recurrences leave the range of float16; choose bf16-mixed or 32-true.")
     if options.devices == 1:
         _train_here(_fabric(options, "auto"), recipe, seed, options)
     else:
@@ -114,6 +122,27 @@ def _train_here(fabric: Fabric, recipe: Recipe, seed: int, options: TrainingOpti
     about = load_last(run, model, optimizer, average) or dict(_BEGINNING)
     trainer = Trainer(fabric, recipe, seed, options, problem, model, optimizer, average, run, about)
     trainer.run()
+
+
+@contextmanager
+def _polite_interrupt() -> Iterator[list[int]]:
+    """The first Ctrl-C is noted in the list, to be obeyed after the update in hand; the second one stops at once."""
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # signals are none of its business
+        yield asked
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, _frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Trainer:
@@ -174,19 +203,26 @@ class Trainer:
         title = f"{self.recipe.name} seed {self.seed}"
         quiet = self.options.quiet or not chief
         log_every = max(1, min(50, self.recipe.updates_an_epoch // 4))
-        with Report(title, self.recipe.updates, self.update, quiet) as report:
+        with Report(title, self.recipe.updates, self.update, quiet) as report, _polite_interrupt() as asked:
             while self.update < self.recipe.updates:
                 self._one_update()
                 if self.update % log_every == 0:
                     news = self._log_losses(time.monotonic() - began)
                     report.update(self.update, news)
                 epoch, rest = divmod(self.update, self.recipe.updates_an_epoch)
+                if asked and self.fabric.world_size == 1:  # Ctrl-C: nothing is lost
+                    self.seconds = time.monotonic() - began
+                    self._save()
+                    report.say(f"Stopped after {self.update} of {self.recipe.updates} updates; run again to go on.")
+                    raise KeyboardInterrupt
                 late = self._is_late(deadline)
                 at_end = self.update == self.recipe.updates
                 due = at_end or (rest == 0 and epoch % self.recipe.validate_every == 0)
                 if due or late:
                     self.seconds = time.monotonic() - began
                     if due or self.best is None:
+                        if not due:
+                            report.say("Time is up; one validation, so that there are weights to load.")
                         report.say(self._validate(due))
                     self._save()
                 if late and not at_end:

@@ -296,7 +296,7 @@ def test_recipes_follow_the_tables() -> None:
     assert (experts["expert_dropout"], experts["balance_weight"]) == (0.05, 1e-4)
     switch = recipes["wikitext103-big-switch"]
     assert switch.model_options["feedforward_options"]["experts"] * 512 == switch.model_options["hidden"] == 4096
-    assert switch.warmup_epochs * switch.updates_an_epoch == 4000
+    assert switch.warmup_updates == 4000
     assert recipes["enwik8-pkm_relu"].model_options["hidden"] == 62**2
     hashes = [recipes[name].hash() for name in recipes if recipes[name].task == "text"]
     assert len(set(hashes)) == len(hashes)

@@ -8,8 +8,10 @@ import multiprocessing
 import os
 import random
 import shutil
+import signal
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -409,3 +411,26 @@ def test_a_folder_where_weights_should_be(tmp_path: Path) -> None:
     (tmp_path / "best.safetensors").mkdir()
     with pytest.raises(UserError):
         load(tmp_path)
+
+
+def test_an_interrupt_keeps_every_update(tmp_path: Path) -> None:
+    """The first Ctrl-C ends the update in hand, saves, and says how to go on."""
+    settings = ["model.width=8", "model.head=[8,8]", "difficulty=8", "train_samples=4000", "batch=10", "epochs=50"]
+    command = [sys.executable, "-m", "longthink.cli", "train", "prefix_sums-dt_recall-alpha1"]
+    command += [
+        "--folder",
+        str(tmp_path),
+        "--accelerator",
+        "cpu",
+        *(word for setting in settings for word in ("--set", setting)),
+    ]
+    training = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert training.stderr is not None
+    while "loss" not in (line := training.stderr.readline()):
+        assert line, "it ended before its first line of progress"
+    training.send_signal(signal.SIGINT)
+    out, rest = training.communicate(timeout=60)
+    assert training.returncode == 130, rest
+    assert "run again to go on" in out + rest
+    (run,) = tmp_path.iterdir()
+    assert read_tensors(run / "last.safetensors")[1]["update"] >= 50

@@ -50,6 +50,11 @@ def plain_read(
 @lru_cache(maxsize=64)
 def _orders(n: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """For each query: the key met at each rank [n, 2n - 2], the rank of each key [n, n], which ranks have a key."""
+    with torch.inference_mode(False):  # they are kept, and may be needed for gradients later
+        return _make_orders(n, device)
+
+
+def _make_orders(n: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     i = torch.arange(n, device=device)[:, None]
     r = torch.arange(2 * n - 2, device=device)
     distance = r // 2 + 1
@@ -62,5 +67,6 @@ def _orders(n: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
 
 @lru_cache(maxsize=64)
 def _after(n: int, device: torch.device) -> Tensor:
-    i = torch.arange(n, device=device)
-    return i[:, None] < i
+    with torch.inference_mode(False):
+        i = torch.arange(n, device=device)
+        return i[:, None] < i
