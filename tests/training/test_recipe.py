@@ -214,6 +214,8 @@ def test_overrides_have_the_type_of_their_field(setting: str, field: str, value:
         ("horizon=0", "horizon"),
         ("patient_steps=3", "patient_steps"),
         ("average=1", "average"),
+        ("name=../elsewhere", "slashes"),
+        ("warmup_updates=-1", "warmup_updates"),
         ("model.distinct_steps=10", "10 steps"),
     ],
 )
@@ -259,6 +261,7 @@ def change(recipe: Recipe, name: str, draw: st.DataObject) -> Recipe:
         "batch": st.integers(1, 999),
         "first_n": st.integers(1, 29),
         "alpha": st.floats(0, 1),
+        "name": st.text("abc_-.09", min_size=1).filter(lambda text: not text.startswith(".")),
     }
     if name not in values:
         kinds: dict[type, st.SearchStrategy[Any]] = {

@@ -327,7 +327,8 @@ def test_complaints_of_other_processes(tmp_path: Path, monkeypatch: pytest.Monke
         ({"devices": 3}, 0, "batch of 4 cannot be shared by 3"),
         ({"devices": 0}, 0, "1 device or more"),
         ({"precision": "17-bit"}, 0, "cannot train so"),
-        ({"accelerator": "abacus"}, 0, "cannot train so"),
+        ({"accelerator": "abacus"}, 0, "auto, cpu or cuda"),
+        ({"precision": "16-mixed"}, 0, "bf16-mixed"),
         ({}, -1, "seed must be 0 or more"),
     ],
 )
