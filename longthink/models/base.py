@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 
-from longthink.errors import UserError
+from longthink.errors import UserError, check_options
 from longthink.registry import Registry
 from longthink.think import ThinkingModule
 
@@ -24,6 +24,7 @@ class Layered(NamedTuple):
 def build(name: str, **options: Any) -> ThinkingModule:
     """A new model of this family: ``build("deepthinking", width=64)``."""
     make = models[name]
+    check_options(f"the model {name}", make, options)
     try:
         return cast(ThinkingModule, make(**options))
     except TypeError as error:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from longthink.errors import UserError
+from longthink.errors import UserError, check_options
 from longthink.registry import Registry
 
 Split: TypeAlias = Literal["train", "valid", "test"]
@@ -143,6 +143,7 @@ tasks: Registry[Callable[..., Task]] = Registry("task")
 def task(name: str, **options: Any) -> Task:
     """The task of this name, with its options: ``task("mazes", style="kruskal")``."""
     make = tasks[name]
+    check_options(f"the task {name}", make, options)
     try:
         return make(**options)
     except TypeError as error:

@@ -342,3 +342,15 @@ def test_validation_steps() -> None:
     assert TOY.valid_steps == (30, 300)
     assert replace(TOY, patient_steps=77).valid_steps == (30, 77)
     assert recipes["mazes-ff-alpha0"].valid_steps == (30, 30)
+
+
+def test_an_option_that_a_model_or_task_does_not_have() -> None:
+    for setting, words in (
+        ("model.widht=3", "option of the model deepthinking named 'widht'; did you mean 'width'"),
+        ("task.lops=1", "option of the task mazes named 'lops'; did you mean 'loops'"),
+        ("model.head=5", "does not take these options"),
+    ):
+        with pytest.raises(UserError, match=words):
+            rebuild(override(TOY, [setting]))
+    with pytest.raises(UserError, match="it has none"):
+        rebuild(replace(TOY, task="prefix_sums", difficulty=(8,), task_options={"loops": 1}))
