@@ -125,10 +125,13 @@ def _train_here(fabric: Fabric, recipe: Recipe, seed: int, options: TrainingOpti
 
 
 @contextmanager
-def _polite_interrupt() -> Iterator[list[int]]:
-    """The first Ctrl-C is noted in the list, to be obeyed after the update in hand; the second one stops at once."""
+def _polite_interrupt(fabric: Fabric) -> Iterator[list[int]]:
+    """The first Ctrl-C is noted in the list, to be obeyed after the update in hand; the second one stops at once.
+
+    Not where several processes would have to agree, nor in a thread, whose business signals are not.
+    """
     asked: list[int] = []
-    if threading.current_thread() is not threading.main_thread():  # signals are none of its business
+    if fabric.world_size > 1 or threading.current_thread() is not threading.main_thread():
         yield asked
         return
     before = signal.getsignal(signal.SIGINT)
@@ -203,30 +206,27 @@ class Trainer:
         title = f"{self.recipe.name} seed {self.seed}"
         quiet = self.options.quiet or not chief
         log_every = max(1, min(50, self.recipe.updates_an_epoch // 4))
-        with Report(title, self.recipe.updates, self.update, quiet) as report, _polite_interrupt() as asked:
+        with Report(title, self.recipe.updates, self.update, quiet) as report, _polite_interrupt(self.fabric) as asked:
             while self.update < self.recipe.updates:
                 self._one_update()
                 if self.update % log_every == 0:
                     news = self._log_losses(time.monotonic() - began)
                     report.update(self.update, news)
                 epoch, rest = divmod(self.update, self.recipe.updates_an_epoch)
-                if asked and self.fabric.world_size == 1:  # Ctrl-C: nothing is lost
-                    self.seconds = time.monotonic() - began
-                    self._save()
-                    report.say(f"Stopped after {self.update} of {self.recipe.updates} updates; run again to go on.")
-                    raise KeyboardInterrupt
                 late = self._is_late(deadline)
                 at_end = self.update == self.recipe.updates
                 due = at_end or (rest == 0 and epoch % self.recipe.validate_every == 0)
-                if due or late:
+                if due or late or asked:
                     self.seconds = time.monotonic() - began
-                    if due or self.best is None:
+                    if due or (late and self.best is None):
                         if not due:
                             report.say("Time is up; one validation, so that there are weights to load.")
                         report.say(self._validate(due))
                     self._save()
-                if late and not at_end:
+                if (late or asked) and not at_end:
                     report.say(f"Stopped after {self.update} of {self.recipe.updates} updates; run again to go on.")
+                    if asked:
+                        raise KeyboardInterrupt
                     return
         if chief:
             self._finish()

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -434,3 +434,25 @@ def test_an_interrupt_keeps_every_update(tmp_path: Path) -> None:
     assert "run again to go on" in out + rest
     (run,) = tmp_path.iterdir()
     assert read_tensors(run / "last.safetensors")[1]["update"] >= 50
+
+
+@pytest.mark.parametrize("early", [1, 0])
+def test_an_interrupt_in_the_last_update_does_not_lose_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early: int
+) -> None:
+    asked: list[int] = []
+    make_update = training.Trainer._one_update
+
+    def update(trainer: training.Trainer) -> None:
+        make_update(trainer)
+        if trainer.update == TOY.updates - early:
+            asked.append(signal.SIGINT)
+
+    monkeypatch.setattr(training.Trainer, "_one_update", update)
+    monkeypatch.setattr(training, "_polite_interrupt", lambda _: nullcontext(asked))
+    with pytest.raises(KeyboardInterrupt) if early else nullcontext():
+        train(TOY, 0, options(tmp_path))
+    asked.clear()
+    monkeypatch.setattr(training.Trainer, "_one_update", make_update)
+    run = train(TOY, 0, options(tmp_path))
+    assert json.loads((run / "card.json").read_text())["finished"]["updates"] == TOY.updates
