@@ -11,13 +11,12 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn import functional as F
 
 from longthink.errors import UserError
 from longthink.loading import Loaded
 from longthink.models.language import Language, Memory
 from longthink.tasks.base import Split
-from longthink.tasks.text import Stream, Text
+from longthink.tasks.text import Stream, Text, bits
 from longthink.think import think
 
 
@@ -72,7 +71,7 @@ def measure(
     begins without a memory, which costs a little; use few for a final number.
     """
     device = next(model.parameters()).device
-    bits = torch.zeros((), dtype=torch.double, device=device)
+    cost = torch.zeros((), dtype=torch.double, device=device)
     tokens = 0
     past: Memory | None = None
     with remembering(model, memory), torch.autocast(device.type, torch.bfloat16, enabled=half):
@@ -81,13 +80,11 @@ def measure(
             context = model.look((batch.inputs, past))
             thought = think(model, None, steps, context=context)
             past = model.remember(thought.state, context)
-            precise = thought.logits.to(torch.promote_types(thought.logits.dtype, torch.float32))
-            cost = F.cross_entropy(precise, batch.targets, reduction="none").double()
-            bits += (cost if batch.mask is None else cost * batch.mask).sum() / math.log(2)
+            cost += bits(thought.logits, batch).sum()
             tokens += int(batch.targets.numel() if batch.mask is None else batch.mask.sum())
             if on_block is not None:
-                on_block(number + 1, Measured(float(bits), tokens, tokens * stream.bytes_a_token))
-    return Measured(float(bits), tokens, tokens * stream.bytes_a_token)
+                on_block(number + 1, Measured(float(cost), tokens, tokens * stream.bytes_a_token))
+    return Measured(float(cost), tokens, tokens * stream.bytes_a_token)
 
 
 def measure_weights(loaded: Loaded, split: Split = "test", streams: int = 1, **options: Any) -> Measured:

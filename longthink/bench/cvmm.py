@@ -18,6 +18,7 @@ from longthink.bench.timing import device, median_seconds, surroundings
 from longthink.layers.experts import Experts, mixture
 from longthink.layers.feedforward import Dense
 from longthink.ops.cvmm.plain import plain_feedforward
+from longthink.training.graphs import warm_up
 
 EXPERTS = (16, 32, 64, 128)
 
@@ -104,12 +105,7 @@ def _time(layer: nn.Module, tokens: int, width: int, repeats: int, captured: boo
 
 
 def _capture(run: Callable[[], None]) -> Callable[[], None]:
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        run()
-        run()
-    torch.cuda.current_stream().wait_stream(side)
+    warm_up(run)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()

@@ -27,16 +27,7 @@ def measure(sides: tuple[int, ...], steps: int, clients: int) -> dict[str, Any]:
         rows = []
         for side in sides:
             times = np.diff(_frames(port, side, steps)) * 1000
-            rows.append(
-                {
-                    "maze": f"{side}x{side}",
-                    "clients": 1,
-                    "frames": len(times),
-                    "median ms": round(float(np.median(times)), 1),
-                    "p95 ms": round(float(np.percentile(times, 95)), 1),
-                    "seconds": round(float(times.sum() / 1000), 2),
-                }
-            )
+            rows.append(_row(side, 1, times, float(times.sum() / 1000)))
         rows.append(_together(port, 9, steps, clients))
     return {
         "benchmark": "explore: a maze's frames over a WebSocket",
@@ -59,14 +50,17 @@ def _together(port: int, side: int, steps: int, clients: int) -> dict[str, Any]:
         thread.join()
     if len(every) < clients:
         raise UserError(f"Only {len(every)} of {clients} clients finished.")
-    times = np.concatenate(every) * 1000
+    return _row(side, clients, np.concatenate(every) * 1000, time.perf_counter() - began)
+
+
+def _row(side: int, clients: int, times: np.ndarray, seconds: float) -> dict[str, Any]:
     return {
         "maze": f"{side}x{side}",
         "clients": clients,
         "frames": len(times),
         "median ms": round(float(np.median(times)), 1),
         "p95 ms": round(float(np.percentile(times, 95)), 1),
-        "seconds": round(time.perf_counter() - began, 2),
+        "seconds": round(seconds, 2),
     }
 
 

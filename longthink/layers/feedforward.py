@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from longthink.errors import unknown
+from longthink.errors import UserError, unknown
 from longthink.registry import Registry
 from longthink.think import note, wanted
 
@@ -26,6 +27,15 @@ class FeedForward(nn.Module):
     def forward_with_balance(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The output, and a scalar to add to the loss, already weighted; zero for kinds that ask for nothing."""
         return self(x), torch.zeros((), device=x.device)
+
+
+def feedforward(kind: str, width: int, hidden: int, **options: Any) -> FeedForward:
+    """A new layer of this kind; a sentence where it does not take these options."""
+    make = feedforwards[kind]
+    try:
+        return make(width, hidden, **options)
+    except TypeError as error:
+        raise UserError(f"The feed-forward kind {kind!r} does not take these options: {error}.") from None
 
 
 @feedforwards.add("dense")

@@ -25,7 +25,7 @@ from longthink.errors import UserError
 from longthink.layers.causal import CausalRelativeAttention
 from longthink.layers.decoder import PeriNormLayer, PreNormLayer, joined
 from longthink.layers.experts import Experts
-from longthink.layers.feedforward import FeedForward, feedforwards
+from longthink.layers.feedforward import feedforward as make_feedforward
 from longthink.layers.switch_head import SwitchHead
 from longthink.models.base import models
 
@@ -105,7 +105,7 @@ class Language(nn.Module):
         def layer() -> nn.Module:
             options = {"dropout": dropout} if feedforward == "dense" else {}
             options |= {"layers": self.depth} if feedforward in _KNOW_THE_DEPTH else {}
-            part = _feedforward(feedforward, width, hidden, {**options, **(feedforward_options or {})})
+            part = make_feedforward(feedforward, width, hidden, **{**options, **(feedforward_options or {})})
             if not self.peri:
                 relative = CausalRelativeAttention(width, heads, head_size, attention_dropout)
                 _initialise([*relative.modules(), *part.modules()], self.depth)
@@ -222,13 +222,6 @@ def negative_entropy(chances: Tensor) -> Tensor:
 def moeut(vocabulary: int, classes: int, **options: Any) -> Language:
     """MoEUT: a group of two shared layers with peri-layernorm, experts in the feed-forward part and in attention."""
     return Language(vocabulary, classes, **{"group": 2, "dropout": 0.0, **options, "norm": "peri"})
-
-
-def _feedforward(kind: str, width: int, hidden: int, options: dict[str, Any]) -> FeedForward:
-    try:
-        return feedforwards[kind](width, hidden, **options)
-    except TypeError as error:
-        raise UserError(f"The feed-forward kind {kind!r} does not take these options: {error}.") from None
 
 
 def _switch_head(

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from longthink.errors import UserError
 from longthink.layers.act import Accumulated, AdaptiveTime
 from longthink.layers.attention import attentions
-from longthink.layers.feedforward import Dense, FeedForward, feedforwards
+from longthink.layers.feedforward import Dense, FeedForward
+from longthink.layers.feedforward import feedforward as make_feedforward
 from longthink.layers.positions import sinusoids
 from longthink.models.base import Layered, models
 from longthink.think import note
@@ -137,7 +138,11 @@ class Transformer(nn.Module):
         inside = 0.0 if residual_update else dropout  # E.1.1: no dropout in Eq. E.1
 
         def layer() -> nn.Module:
-            part = _feedforward(feedforward, width, hidden, activation, inside, gate, feedforward_options or {})
+            options = feedforward_options or {}
+            if feedforward == "dense":
+                output_gain = "tanh" if gate else "linear"
+                options = {"activation": activation, "dropout": inside, "output_gain": output_gain}
+            part = make_feedforward(feedforward, width, hidden, **options)
             attend = attentions[attention](width, heads, attention_dropout)
             if not gate:
                 return PostNormLayer(width, attend, part, dropout)
@@ -208,18 +213,6 @@ class Transformer(nn.Module):
             mean = (state.gathered.remainder * there).sum(1) / there.sum(1)
             total = total + self.act_weight * mean.mean()
         return total if state.balance is None else total + state.balance.mean()
-
-
-def _feedforward(
-    kind: str, width: int, hidden: int, activation: str, dropout: float, gate: bool, options: dict[str, Any]
-) -> FeedForward:
-    make = feedforwards[kind]
-    if kind == "dense":
-        return make(width, hidden, activation, dropout, output_gain="tanh" if gate else "linear")
-    try:
-        return make(width, hidden, **options)
-    except TypeError as error:
-        raise UserError(f"The feed-forward kind {kind!r} does not take these options: {error}.") from None
 
 
 @models.add("router")

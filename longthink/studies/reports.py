@@ -56,7 +56,7 @@ def report(study: Study, results: Path) -> Path:
 def _table(study: Study, one: Exam, found: dict[str, list[dict[str, Any]]]) -> list[list[str]]:
     rows = []
     for row in study.rows:
-        measured = [run["exams"][one.name] for run in found.get(row.label, []) if one.name in run["exams"]]
+        measured = _measured(row, one, found)
         published = row.published.get(one.name)
         if not measured and published is None:
             continue
@@ -67,6 +67,11 @@ def _table(study: Study, one: Exam, found: dict[str, list[dict[str, Any]]]) -> l
             cells += ["not run", *[""] * (len(one.columns) + 1)]
         rows.append(cells)
     return rows
+
+
+def _measured(row: Row, one: Exam, found: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """What those seeds of a row found that have had the exam."""
+    return [run["exams"][one.name] for run in found.get(row.label, []) if one.name in run["exams"]]
 
 
 def _trained(row: Row, found: dict[str, list[dict[str, Any]]]) -> int:
@@ -85,7 +90,7 @@ def _compact(study: Study, found: dict[str, list[dict[str, Any]]]) -> list[str]:
     for one in study.exams:
         cells = [one.name]
         for row in rows:
-            measured = [run["exams"][one.name] for run in found.get(row.label, []) if one.name in run["exams"]]
+            measured = _measured(row, one, found)
             published = row.published.get(one.name)
             cells += ["-" if published is None else _published(*published)]
             cells += [one.cells(measured, _trained(row, found))[0] if measured else "not run"]
@@ -147,7 +152,7 @@ def _draw(study: Study, one: Exam, found: dict[str, list[dict[str, Any]]], path:
     axes = figure.subplots()
     train_steps = 30
     for row in study.rows:
-        measured = [run["exams"][one.name] for run in found.get(row.label, []) if one.name in run["exams"]]
+        measured = _measured(row, one, found)
         if not measured:
             continue
         train_steps = found[row.label][0]["card"]["recipe"]["steps"]

@@ -161,12 +161,7 @@ class Text:
         return correct_everywhere(self.predict(logits, batch), batch)
 
     def bits(self, logits: Tensor, batch: Batch) -> Tensor:
-        """What the true tokens that count cost each sample: [n]."""
-        precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        losses = F.cross_entropy(precise, batch.targets, reduction="none")
-        if batch.mask is not None:
-            losses = losses * batch.mask
-        return losses.double().sum(1) / math.log(2)
+        return bits(logits, batch)
 
     def parse(self, text: str) -> Batch:
         """A text of a person, as a document of its own: what comes next is asked from its first token on."""
@@ -247,6 +242,15 @@ class Text:
 
     def _place(self, source: Corpus) -> Path:
         return cache_folder(self.folder) / "text" / f"{_name(source.name)}-{source.identity()[-16:]}"
+
+
+def bits(logits: Tensor, batch: Batch) -> Tensor:
+    """What the true tokens that count cost each sample: [n]."""
+    precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    losses = F.cross_entropy(precise, batch.targets, reduction="none")
+    if batch.mask is not None:
+        losses = losses * batch.mask
+    return losses.double().sum(1) / math.log(2)
 
 
 def _long(numbers: np.ndarray) -> Tensor:

@@ -144,7 +144,7 @@ class GraphedObjective:
                 _fill(before.state, final)
             return {"full" if kind == "full" else "progressive": loss.detach()}
 
-        _warm_up(run)
+        warm_up(run)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pools["full" if kind == "full" else "progressive"]):
             losses = run()
@@ -166,7 +166,7 @@ class GraphedObjective:
         if self.full_alone or own is not None:
             return _Stage(mine, None, own)
         with torch.no_grad(), self._autocast():
-            _warm_up(lambda: think(self.thinker, mine.inputs, 2, read=False))
+            warm_up(lambda: think(self.thinker, mine.inputs, 2, read=False))
             begin = torch.cuda.CUDAGraph()
             with torch.cuda.graph(begin, pool=self.pools["step"]):
                 context = self.thinker.look(mine.inputs)
@@ -192,7 +192,7 @@ def _fill(old: State, new: State) -> None:
         mine.copy_(fresh)
 
 
-def _warm_up(run: Callable[[], Any]) -> None:
+def warm_up(run: Callable[[], Any]) -> None:
     """Twice on a side stream, as capturing demands."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

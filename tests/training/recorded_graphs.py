@@ -64,5 +64,5 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", RecordedGraph)
     monkeypatch.setattr(torch.cuda, "graph", _record)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-    monkeypatch.setattr(graphs, "_warm_up", _twice)
+    monkeypatch.setattr(graphs, "warm_up", _twice)
     monkeypatch.setattr(graphs.GraphedObjective, "_autocast", lambda _: nullcontext())

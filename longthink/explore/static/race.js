@@ -6,7 +6,7 @@ import { Player, speedControl } from "./player.js";
 import { saveButtons } from "./save.js";
 import { TABS, TASK_NAMES } from "./tabs.js";
 import { Thought } from "./thought.js";
-import { copyAddress, short, trainedOn, verdictWords } from "./view.js";
+import { copyAddress, press, short, trainedOn, verdictWords } from "./view.js";
 
 const COLOURS = [
   ["--accent", "path"],
@@ -56,21 +56,7 @@ export class Race {
   }
 
   shortcut(key) {
-    const actions = {
-      " ": () => this.player.toggle(),
-      k: () => this.player.toggle(),
-      ArrowLeft: () => this.player.show(this.player.shown - 1),
-      ArrowRight: () => this.player.show(this.player.shown + 1),
-      Home: () => this.player.show(0),
-      End: () => this.player.show(this.player.last),
-      n: () => this.disturb("noise"),
-      z: () => this.disturb("zeros"),
-      r: () => this.another(),
-      l: () => this.copyLink(),
-    };
-    if (!(key in actions)) return false;
-    actions[key]();
-    return true;
+    return press(this, key);
   }
 
   async copyLink() {

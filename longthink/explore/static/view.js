@@ -105,22 +105,7 @@ export class View {
   }
 
   shortcut(key) {
-    const actions = {
-      " ": () => this.player.toggle(),
-      k: () => this.player.toggle(),
-      ArrowLeft: () => this.player.show(this.player.shown - 1),
-      ArrowRight: () => this.player.show(this.player.shown + 1),
-      Home: () => this.player.show(0),
-      End: () => this.player.show(this.player.last),
-      n: () => this.disturb("noise"),
-      z: () => this.disturb("zeros"),
-      t: () => this.disturb("swapped"),
-      r: () => this.another(),
-      l: () => this.copyLink(),
-    };
-    if (!(key in actions)) return false;
-    actions[key]();
-    return true;
+    return press(this, key, { t: () => this.disturb("swapped") });
   }
 
   async copyLink() {
@@ -391,6 +376,27 @@ export class View {
     this.factsNow = text;
     this.facts.replaceChildren(...facts.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
   }
+}
+
+// The keys of every view, and those that it has beside them; false for a key that means nothing.
+export function press(view, key, more = {}) {
+  const { player } = view;
+  const actions = {
+    " ": () => player.toggle(),
+    k: () => player.toggle(),
+    ArrowLeft: () => player.show(player.shown - 1),
+    ArrowRight: () => player.show(player.shown + 1),
+    Home: () => player.show(0),
+    End: () => player.show(player.last),
+    n: () => view.disturb("noise"),
+    z: () => view.disturb("zeros"),
+    r: () => view.another(),
+    l: () => view.copyLink(),
+    ...more,
+  };
+  if (!(key in actions)) return false;
+  actions[key]();
+  return true;
 }
 
 export async function copyAddress(button, write) {
