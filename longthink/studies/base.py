@@ -115,6 +115,8 @@ class Study:
     """One table, an exam a line and a model a column, with the mean of all, for many exams of one kind."""
     failed_above: float | None = None
     """In a compact table, count the exams whose value is larger."""
+    axis: str = ""
+    """What the exams differ in, each by one number: one table an exam a line, and one picture of all of them."""
 
 
 studies: Registry[Study] = Registry("study")

@@ -29,7 +29,7 @@ add(
                 {"13x13": (38.22, 5.28, None), "59x59": (0.0, 0.0, None)},
                 most=100,
             ),
-            Row("DT, short", "mazes-short-dt", most=1_000),
+            Row("DT, short", "mazes-short-dt", most=200),
             Row("FF, short", "mazes-short-ff", most=1_000),
             Row("DT-Recall, long horizon", "mazes-long"),
         ),

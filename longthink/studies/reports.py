@@ -38,7 +38,11 @@ def report(study: Study, results: Path) -> Path:
         lines += [f"![loss over updates]({picture.name})", ""]
     if study.compact:
         lines += _compact(study, found)
-    for one in () if study.compact else study.exams:
+    if study.axis:
+        picture = results / f"{study.name}.png"
+        _draw_axis(study, found, picture)
+        lines += [f"![accuracy over {study.axis}]({picture.name})", "", *_along_axis(study, found)]
+    for one in () if study.compact or study.axis else study.exams:
         rows = _table(study, one, found)
         if rows:
             head = ["model", "published (step)", *one.columns, "seeds", "n"]
@@ -108,6 +112,55 @@ def _compact(study: Study, found: dict[str, list[dict[str, Any]]]) -> list[str]:
         failures += ["-", spread(failed) if failed else "not run"]
     lines.append(_line(means))
     return [*lines, *([_line(failures)] if study.failed_above is not None else []), ""]
+
+
+def _along_axis(study: Study, found: dict[str, list[dict[str, Any]]]) -> list[str]:
+    lines = []
+    for row in (row for row in study.rows if row.label in found):
+        head = [study.axis, *study.exams[0].columns, "seeds", "n"]
+        lines += [f"## {row.label}", "", _line(head), _line(["---"] * len(head))]
+        for one in study.exams:
+            measured = _measured(row, one, found)
+            if measured:
+                cells = [*one.cells(measured, _trained(row, found)), str(len(measured)), str(measured[0]["samples"])]
+                lines.append(_line([str(one.difficulty), *cells]))
+        lines.append("")
+    return lines
+
+
+def _draw_axis(study: Study, found: dict[str, list[dict[str, Any]]], path: Path) -> None:
+    """Accuracy after about m and 3 m steps and after the last: what thinking longer is worth."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    for row in (row for row in study.rows if row.label in found):
+        exams = [one for one in study.exams if _measured(row, one, found)]
+        steps = max((found[row.label][0]["exams"][one.name]["steps"] for one in exams), key=len)
+        trained = _trained(row, found)
+        shown = sorted({_nearest(wanted, steps) for wanted in (trained, 3 * trained, steps[-1])})
+        for step in shown:
+            means = [_mean_at(step, _measured(row, one, found)) for one in exams]
+            axes.plot([one.difficulty for one in exams], means, "o-", ms=4, label=f"{row.label}: {step} steps")
+        axes.axvspan(*_limits(found[row.label][0]["card"]["recipe"]["difficulty"]), color="0.9", zorder=0)
+    axes.set(xlabel=f"{study.axis} (training: grey)", ylabel="solved (%)", ylim=(-3, 103), title=study.title)
+    if study.exams[0].difficulty > study.exams[-1].difficulty:  # type: ignore[operator]
+        axes.invert_xaxis()  # harder to the right
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, fontsize=8, loc="lower left")
+    figure.savefig(path)
+
+
+def _limits(difficulties: Sequence[int]) -> tuple[int, int]:
+    return min(difficulties), max(difficulties)
+
+
+def _nearest(wanted: int, steps: Sequence[int]) -> int:
+    return min(steps, key=lambda step: abs(step - wanted))
+
+
+def _mean_at(step: int, measured: list[dict[str, Any]]) -> float:
+    return 100 * statistics.mean(m["accuracy"][m["steps"].index(step)] for m in measured)
 
 
 def _draw_learning(study: Study, found: dict[str, list[dict[str, Any]]], path: Path) -> None:
