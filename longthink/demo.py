@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 
 from longthink.errors import UserError
-from longthink.loading import shipped
 from longthink.solving import (
     Album,
     answer_picture,
@@ -36,9 +35,6 @@ def demo(out: Path, sizes: dict[str, int] | None = None, seed: int = 0) -> bool:
     check_place(out / "maze.png")
     solved, pictures = [], []
     for name, size in (SIZES if sizes is None else sizes).items():
-        if name not in shipped():
-            print(f"{name}: its weights are not shipped yet, so it is left out.\n")
-            continue
         weights, loaded = find_weights(name)
         trained = ", ".join(map(str, loaded.recipe.difficulty))
         unit, steps = loaded.task.unit, loaded.recipe.steps

@@ -94,7 +94,11 @@ def push_to_hub(loaded: Loaded, repository: str, folder: str | Path) -> str:
 
 def shipped() -> dict[str, dict[str, Any]]:
     """The cards of the weights that come with the package, by name."""
-    return {path.stem: json.loads(path.read_text()) for path in sorted(WEIGHTS.glob("*.json"))}
+    return {path.stem: json.loads(path.read_text()) for path in sorted(WEIGHTS.glob("*.json"), key=_stem)}
+
+
+def _stem(path: Path) -> str:
+    return path.stem  # "mazes" comes before "mazes-no_recall", though "mazes.json" does not
 
 
 def _find(name_or_folder: str | Path) -> tuple[Path, dict[str, Any]]:

@@ -15,16 +15,15 @@ def test_demo_solves_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        assert demo.demo(tmp_path / "out", {"prefix_sums": 24, "mazes": 11, "chess": 1})
+        assert demo.demo(tmp_path / "out", {"prefix_sums": 24, "mazes": 11, "sudoku": 50})
     finally:
         torch.set_num_threads(threads)
-    names = ["maze-thinking.png", "maze.png", "prefix_sums-thinking.png", "prefix_sums.png"]
+    names = [f"{task}{suffix}.png" for task in ("maze", "prefix_sums", "sudoku") for suffix in ("-thinking", "")]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
     for name in names:
         assert matplotlib.image.imread(tmp_path / "out" / name).std() > 0.05
     shown = capsys.readouterr().out
-    assert "chess: its weights are not shipped yet" in shown
-    assert shown.count("solved   yes") == 2
+    assert shown.count("solved   yes") == 3
     assert all(name in shown.splitlines()[-1] for name in names)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -55,6 +56,25 @@ def test_one_table_for_many_exams_and_the_losses_beside_it(tmp_path: Path) -> No
     assert f"| mean | - | {(value + 100 * exams['mixed']['final_accuracy']) / 2:.2f} |" in text
     assert "| above 150.0 | - | 0.00 |" in text
     assert (results / "toy-learning.png").stat().st_size > 5_000
+
+
+def test_exams_along_an_axis_share_a_table_and_a_picture(tmp_path: Path) -> None:
+    options = TrainingOptions(folder=str(tmp_path / "runs"), accelerator="cpu", quiet=True, tensorboard=False)
+    results = tmp_path / "results"
+    exams = (Exam("16 bits", 16, 10, 40, read_every=10), Exam("8 bits", 8, 20, 20, read_every=10))
+    along = replace(TOY, exams=exams, axis="bits")
+    (file,) = run(along, [0], ("recall",), results, options, SMALL)
+    text = report(along, results).read_text()
+    for bits, samples in ((16, 10), (8, 20)):
+        last = read_json(file)["exams"][f"{bits} bits"]
+        found = re.search(
+            rf"\| {bits} \| .* \| {100 * last['final_accuracy']:.2f} \({last['final_step']}\) \| 1 \| {samples} \|",
+            text,
+        )
+        assert found, text
+    assert "never run" not in text
+    assert (results / "toy.png").stat().st_size > 5_000
+    assert not list(results.glob("toy-*.png"))
 
 
 def test_a_failing_run_does_not_stop_the_others(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

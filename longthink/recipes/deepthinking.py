@@ -198,6 +198,10 @@ def _ours() -> None:
     add(chess)
     add(mazes)
     add(prefix)
+    for width in (50, 100, 200):  # Figure 5.17
+        add(replace(_with_model(prefix, width=width, head=[width, width // 2]), name=f"prefix_sums-long-width{width}"))
+    for steps in (10, 20):
+        add(replace(prefix, name=f"prefix_sums-long-m{steps}", steps=steps, first_n=steps))
     # The same training without recall: what the architecture alone is worth.
     add(replace(_with_model(prefix, recall=False), name="prefix_sums-long-no_recall"))
     # The published comparisons of mazes in a twentieth of their updates: batch and schedule of mazes-long, m steps and

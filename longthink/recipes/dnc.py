@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from longthink.recipes.router import CTL_SHARES
 from longthink.training.recipe import Recipe, add
 
 SWITCHES: dict[str, dict[str, bool]] = {
@@ -78,6 +79,7 @@ def _ctl() -> None:
                 task="ctl",
                 task_options={"backward": True} if backward else {},
                 difficulty=(1, 2, 3, 4, 5),
+                shares=CTL_SHARES,
                 valid_difficulty=(2, 3, 4, 5),
                 model="dnc",
                 model_options=options,

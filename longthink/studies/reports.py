@@ -160,7 +160,7 @@ def _nearest(wanted: int, steps: Sequence[int]) -> int:
 
 
 def _mean_at(step: int, measured: list[dict[str, Any]]) -> float:
-    return 100 * statistics.mean(m["accuracy"][m["steps"].index(step)] for m in measured)
+    return 100 * statistics.mean(m["accuracy"][m["steps"].index(_nearest(step, m["steps"]))] for m in measured)
 
 
 def _draw_learning(study: Study, found: dict[str, list[dict[str, Any]]], path: Path) -> None:

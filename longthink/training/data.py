@@ -59,7 +59,8 @@ class TrainingData:
         recipe = self.recipe
         if self._problems is None or recipe.fresh:
             seed = derived_seed(self.seed, epoch if recipe.fresh else 0)
-            problems = mixed_problems(self.task, recipe.train_samples, recipe.difficulty, seed, "train")
+            sizes = proportions(recipe.train_samples, recipe.shares or [1] * len(recipe.difficulty))
+            problems = mixed_problems(self.task, sizes, recipe.difficulty, seed, "train")
             self._lengths = problems.lengths() if problems.is_sequence else None
             size = problems.inputs.nbytes + problems.targets.nbytes
             self._problems = problems.to(self.device) if size < _KEEP_ON_DEVICE else problems
@@ -83,10 +84,19 @@ def _binned(order: torch.Tensor, lengths: torch.Tensor, batch: int, pool: int = 
     return torch.cat(parts)
 
 
-def mixed_problems(task: Task, n: int, difficulties: Sequence[int], seed: int, split: Split) -> Batch:
-    """``n`` problems in equal parts of these difficulties (the first ones have one more where n does not divide)."""
-    share, more = divmod(n, len(difficulties))
-    sizes = [share + (i < more) for i in range(len(difficulties))]
+def proportions(n: int, shares: Sequence[int]) -> list[int]:
+    """``n`` in parts like these (the first ones have one more where it does not divide)."""
+    sizes = [n * share // sum(shares) for share in shares]
+    more = n - sum(sizes)
+    return [size + (i < more) for i, size in enumerate(sizes)]
+
+
+def mixed_problems(
+    task: Task, sizes: int | Sequence[int], difficulties: Sequence[int], seed: int, split: Split
+) -> Batch:
+    """So many problems of each difficulty; one number is shared out in equal parts."""
+    if isinstance(sizes, int):
+        sizes = proportions(sizes, [1] * len(difficulties))
     parts = [task.sample(size, d, seed, split) for size, d in zip(sizes, difficulties, strict=True) if size]
     if len({part.inputs.shape[1:] for part in parts}) > 1 and not parts[0].is_sequence:
         raise UserError(f"{task.name} differ in size with their difficulty; train at one of {list(difficulties)}.")

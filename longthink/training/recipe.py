@@ -21,6 +21,8 @@ class Recipe:
     task: str
     difficulty: tuple[int, ...]
     """Trained and validated at these, in equal parts; nothing harder is ever used to choose a checkpoint."""
+    shares: tuple[int, ...] | None = None
+    """Trained at them in these proportions instead."""
     valid_difficulty: tuple[int, ...] | None = None
     """Validated at these instead, where the training difficulties have no validation problems of their own."""
     task_options: dict[str, Any] = field(default_factory=dict)
@@ -205,6 +207,8 @@ def _check(r: Recipe) -> None:
         raise UserError(f"A recipe's name is part of a folder's name; leave slashes out of {r.name!r}.")
     if not r.difficulty or min(r.difficulty) < 1:
         raise UserError(f"difficulty must be 1 or more, or several such with commas, not {r.difficulty}.")
+    if r.shares is not None and (len(r.shares) != len(r.difficulty) or min(r.shares) < 1):
+        raise UserError(f"shares must be 1 or more, one for each of {len(r.difficulty)} difficulties, not {r.shares}.")
     if r.steps < (1 if r.alpha > 0 else 0):
         raise UserError(f"steps must be 1 or more, or 0 without a progressive term, not {r.steps}.")
     positive = ("train_samples", "valid_samples", "batch", "epochs", "validate_every", "progressive_every")

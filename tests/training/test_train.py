@@ -16,12 +16,13 @@ from torch.multiprocessing import ProcessRaisedException
 
 from longthink.errors import UserError
 from longthink.loading import load, rebuild
+from longthink.recipes import recipes
 from longthink.tasks import Batch, task
 from longthink.tasks.prefix_sums import PrefixSums
 from longthink.training import train as training
 from longthink.training import validation
 from longthink.training.checkpoint import RunFolder
-from longthink.training.data import TrainingData, mixed_problems
+from longthink.training.data import TrainingData, mixed_problems, proportions
 from longthink.training.files import read_json, read_tensors
 from longthink.training.recipe import Recipe, override
 from longthink.training.train import Trainer, TrainingOptions, train
@@ -139,6 +140,17 @@ def test_several_difficulties_have_equal_parts() -> None:
 
     batch = mixed_problems(Record(), 11, (3, 4, 5), 0, "train")
     assert batch.info["difficulty"].tolist() == [3] * 4 + [4] * 4 + [5] * 3
+
+
+def test_shares_decide_how_many_problems_of_each_difficulty() -> None:
+    recipe = replace(recipes["ctl-router"], train_samples=537, batch=537, task_options={})
+    assert proportions(537, recipe.shares or ()) == [6, 1, 6, 52, 472]
+    assert sum(recipes["ctl-router"].shares or ()) == recipes["ctl-router"].train_samples
+    batch = TrainingData(recipe, task("ctl"), 0, torch.device("cpu")).batch(0)
+    lengths = batch.lengths()
+    assert [int((lengths == functions + 1).sum()) for functions in (1, 2, 3, 4, 5)] == [6, 1, 6, 52, 472]
+    with pytest.raises(UserError, match="shares must be 1 or more, one for each of 5 difficulties"):
+        replace(recipe, shares=(1, 2))
 
 
 def test_difficulties_of_different_sizes_get_one_sentence(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ export class Race {
   }
 
   _build() {
-    const tasks = [...new Set(this.catalogue.weights.map((one) => one.task))];
+    const tasks = TABS.flatMap((tab) => tab.tasks).filter((task) => this._fitting(task).length);
     this.tasks = el(
       "select",
       { onchange: () => this._task() },
@@ -147,13 +147,18 @@ export class Race {
 
   _start(wish) {
     const mine = this.catalogue.weights.find((one) => one.name === wish?.weights);
-    this.tasks.value = mine?.task ?? this.catalogue.weights[0].task;
+    const tasks = [...this.tasks.options].map((one) => one.value);
+    this.tasks.value = mine?.task ?? tasks.find((task) => this._fitting(task).length > 1) ?? tasks[0];
     this._task(wish);
+  }
+
+  _fitting(task) {
+    return this.catalogue.weights.filter((one) => one.task === task);
   }
 
   _task(wish = null) {
     const task = this.tasks.value;
-    const fitting = this.catalogue.weights.filter((one) => one.task === task);
+    const fitting = this._fitting(task);
     this.choices.forEach((choice, i) => {
       choice.replaceChildren(...fitting.map((one) => el("option", { value: one.name }, one.shipped ? `${one.name} (shipped)` : one.name)));
       const wanted = [wish?.weights, wish?.rival][i];
@@ -162,11 +167,11 @@ export class Race {
     this.tab = TABS.find((tab) => tab.tasks.includes(task));
     this.racers.forEach((racer) => (racer.board = this.tab.board()));
     this.sizes.value = FIRST_SIZE[task];
-    const other = task === "prefix_sums" ? "prefix_sums-long-no_recall" : this.catalogue.train[task];
     this.hint.replaceChildren(
-      ...(fitting.length > 1 ? [] : ["There is only one network for this task, so it races itself; train a rival with ", el("code", {}, `longthink train ${other} --seed 1`), " and it appears here."]),
+      ...(fitting.length > 1 ? [] : ["There is only one network for this task, so it races itself; train a rival with ", el("code", {}, `longthink train ${this.catalogue.train[task]} --seed 1`), " and it appears here."]),
     );
-    const problem = wish?.problem ?? { size: FIRST_SIZE[task], seed: 5 };
+    // Chess puzzles need a file that may not be there.
+    const problem = wish?.problem ?? (task === "chess" ? this.tab.first() : { size: FIRST_SIZE[task], seed: 5 });
     this.run(problem, wish?.changes ?? [], wish?.problem ? wish.step : null);
   }
 
