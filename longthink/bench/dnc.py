@@ -63,11 +63,9 @@ class NaiveDNC(DNC):
         usage = (m.usage + last - m.usage * last) * psi  # Eq. A.6
         u = usage * (1 - EPSILON) + EPSILON
         order = u.argsort(dim=-1, stable=True)
-        ranked, product, allocation = u.gather(1, order), torch.ones_like(u[:, 0]), torch.zeros_like(u)
-        for j in range(u.shape[1]):
-            free_share = (1 - ranked[:, j]) * product
-            allocation = allocation.scatter(1, order[:, j : j + 1], free_share[:, None])
-            product = product * ranked[:, j]
+        ranked = u.gather(1, order)
+        all_before = torch.cat([torch.ones_like(u[:, :1]), ranked.cumprod(1)[:, :-1]], 1)
+        allocation = torch.zeros_like(u).scatter(1, order, (1 - ranked) * all_before)
         content = _content(m.cells, write_key, write_beta, write_mask)
         written = write_gate * (allocation_gate * allocation + (1 - allocation_gate) * content)  # Eq. A.7
         cells = m.cells * psi[..., None] if self.deallocate else m.cells
