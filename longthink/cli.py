@@ -98,11 +98,14 @@ def _global(
 
 @app.command()
 def solve(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="prefix_sums, mazes, sudoku, chess or text.")],
+    task: Annotated[
+        str, typer.Argument(metavar="TASK", help="prefix_sums, mazes, sudoku, chess, ctl, or any task with --weights.")
+    ],
     problem: Annotated[
         str | None,
         typer.Argument(
-            metavar="PROBLEM", help="Bits, a sudoku's 81 cells, a maze's file, a FEN; - reads it from the input."
+            metavar="PROBLEM",
+            help="Bits, a sudoku's 81 cells, a maze's file, a FEN, an expression; - reads it from the input.",
         ),
     ] = None,
     size: Annotated[int | None, typer.Option(help="Bits, cells a side, given cells or tenth by rating.")] = None,

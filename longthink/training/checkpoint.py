@@ -130,6 +130,7 @@ def load_last(
             "update": update,
             "seconds": float(about["seconds"]),
             "best": None if best is None else [float(part) for part in best],
+            "flawless": int(about.get("flawless", 0)),
             "sums": {name: (float(total), int(count)) for name, (total, count) in about["sums"].items()},
             "memory": memory,
         }

@@ -194,6 +194,9 @@ def _fill(old: State, new: State) -> None:
 
 def warm_up(run: Callable[[], Any]) -> None:
     """Twice on a side stream, as capturing demands."""
+    quieten = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
+    if quieten is not None:  # gradients come from another stream than the weights on purpose
+        quieten(False)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

@@ -75,6 +75,8 @@ class Recipe:
     """Epochs between two validations (and checkpoints)."""
     patient_steps: int | None = None
     """The many steps of validation; 10 m unless said otherwise."""
+    enough: int | None = None
+    """Training is over after so many validations in a row without an error, however many epochs are left."""
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(Recipe).items():  # 1 and 1.0, lists and tuples must be the same recipe
@@ -240,6 +242,8 @@ def _check(r: Recipe) -> None:
             raise UserError(f"{name} must be 0 or more, not {getattr(r, name)}.")
     if r.clip is not None and r.clip <= 0:
         raise UserError(f"clip must be above 0, or none, not {r.clip}.")
+    if r.enough is not None and r.enough < 1:
+        raise UserError(f"enough must be 1 or more validations, or none, not {r.enough}.")
     if r.patient_steps is not None and r.patient_steps < r.steps:
         raise UserError(f"patient_steps ({r.patient_steps}) must not be fewer than steps ({r.steps}).")
     blocks = r.model_options.get("distinct_steps")

@@ -38,7 +38,7 @@ from longthink.training.report import Report
 from longthink.training.schedule import make_optimizer, set_rate
 from longthink.training.validation import in_words, validation
 
-_BEGINNING: dict[str, Any] = {"update": 0, "seconds": 0.0, "best": None, "sums": {}, "memory": ()}
+_BEGINNING: dict[str, Any] = {"update": 0, "seconds": 0.0, "best": None, "flawless": 0, "sums": {}, "memory": ()}
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,7 @@ class Trainer:
         self.update: int = about["update"]
         self.seconds: float = about["seconds"]
         self.best: list[float] | None = about["best"]
+        self.flawless: int = about["flawless"]
         self.data = TrainingData(recipe, problem, seed, fabric.device)
         self.past: Past | None = None
         if hasattr(problem, "stream") and hasattr(model, "remember"):
@@ -207,15 +208,14 @@ class Trainer:
         quiet = self.options.quiet or not chief
         log_every = max(1, min(50, self.recipe.updates_an_epoch // 4))
         with Report(title, self.recipe.updates, self.update, quiet) as report, _polite_interrupt(self.fabric) as asked:
-            while self.update < self.recipe.updates:
+            while not self._is_over():
                 self._one_update()
                 if self.update % log_every == 0:
                     news = self._log_losses(time.monotonic() - began)
                     report.update(self.update, news)
                 epoch, rest = divmod(self.update, self.recipe.updates_an_epoch)
                 late = self._is_late(deadline)
-                at_end = self.update == self.recipe.updates
-                due = at_end or (rest == 0 and epoch % self.recipe.validate_every == 0)
+                due = self._is_over() or (rest == 0 and epoch % self.recipe.validate_every == 0)
                 if due or late or asked:
                     self.seconds = time.monotonic() - began
                     if due or (late and self.best is None):
@@ -223,13 +223,17 @@ class Trainer:
                             report.say("Time is up; one validation, so that there are weights to load.")
                         report.say(self._validate(due))
                     self._save()
-                if (late or asked) and not at_end:
+                if (late or asked) and not self._is_over():
                     report.say(f"Stopped after {self.update} of {self.recipe.updates} updates; run again to go on.")
                     if asked:
                         raise KeyboardInterrupt
                     return
         if chief:
             self._finish()
+
+    def _is_over(self) -> bool:
+        enough = self.recipe.enough is not None and self.flawless >= self.recipe.enough
+        return enough or self.update >= self.recipe.updates
 
     def _is_late(self, deadline: float | None) -> bool:
         if deadline is None:
@@ -333,8 +337,9 @@ class Trainer:
         if own is not None:
             self.model.load_state_dict(own)
         better = self.best is None or verdict.score > self.best
-        if due and better:
-            self.best = verdict.score
+        if due:
+            self.flawless = self.flawless + 1 if verdict.flawless else 0
+            self.best = verdict.score if better else self.best
         if self.fabric.is_global_zero:
             if due:
                 self.folder.log({"update": self.update, **verdict.metrics})
@@ -350,7 +355,8 @@ class Trainer:
         if self.fabric.world_size > 1:  # those of all processes, in their order
             memory = tuple(cast(Tensor, self.fabric.all_gather(part)).flatten(0, 1) for part in memory)
         if self.fabric.is_global_zero:
-            about = {"update": self.update, "seconds": self.seconds, "best": self.best, "sums": sums}
+            about: dict[str, Any] = {"update": self.update, "seconds": self.seconds, "sums": sums}
+            about |= {"best": self.best, "flawless": self.flawless}
             save_last(self.folder, self.model, self.optimizer, self.average, about, memory)
         self.fabric.barrier()
 

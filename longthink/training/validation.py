@@ -21,6 +21,7 @@ class Verdict(NamedTuple):
     """Compared from the first number on; larger is better."""
     metrics: dict[str, float]
     card: dict[str, Any]
+    flawless: bool = False
 
 
 class Validation(Protocol):
@@ -48,6 +49,7 @@ class Solved:
             [min(right), sum(right), -loss],
             {f"valid_{m}": right[0], f"valid_{patient}": right[-1], "valid_loss": loss},
             {"samples": len(self.problems), "steps": [m, patient], "accuracy": [right[0], right[-1]]},
+            flawless=min(right) == 1,
         )
 
     @torch.no_grad()

@@ -26,6 +26,7 @@ from longthink.training.data import TrainingData, mixed_problems, proportions
 from longthink.training.files import read_json, read_tensors
 from longthink.training.recipe import Recipe, override
 from longthink.training.train import Trainer, TrainingOptions, train
+from longthink.training.validation import Solved, Verdict
 from tests.training.toy import TOY, assert_same_end, metrics, options
 
 MAZES = Recipe(
@@ -74,6 +75,29 @@ def test_images_resume_too(tmp_path: Path) -> None:
     for _ in range(MAZES.updates):
         run = train(MAZES, 0, options(tmp_path / "stopped", seconds=0))
     assert_same_end(whole, run)
+
+
+def test_enough_flawless_validations_in_a_row_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = replace(TOY, epochs=9, enough=2)
+    too_early = (
+        recipe.updates_an_epoch - 1
+    )  # a stopped run without weights to load is validated, and that does not count
+    flawless = iter([True] * too_early + [True, False, True, True])
+
+    def validate(self: Solved, model: torch.nn.Module) -> Verdict:
+        right = next(flawless)
+        accuracy = [1.0 if right else 0.5] * 2
+        return Verdict(accuracy, {}, {"samples": 1, "steps": [3, 9], "accuracy": accuracy}, right)
+
+    monkeypatch.setattr(Solved, "__call__", validate)
+    for _ in range(4 * recipe.updates_an_epoch - 1):  # the count is part of the checkpoint
+        run = train(recipe, 0, options(tmp_path, seconds=0))
+        assert not RunFolder(tmp_path, recipe, 0).finished()
+    run = train(recipe, 0, options(tmp_path, seconds=0))
+    assert RunFolder(tmp_path, recipe, 0).finished()
+    assert read_tensors(run / "last.safetensors")[1]["update"] == 4 * recipe.updates_an_epoch
+    with pytest.raises(UserError, match="enough must be 1 or more"):
+        replace(TOY, enough=0)
 
 
 def test_a_finished_run_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
