@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from longthink.training.recipe import Recipe, add
+from longthink.training.recipe import Recipe, add, recipes
 
 _LSTM = {"model": "lstm", "steps": 0, "learning_rate": 1e-3, "weight_decay": 0.0}
 
@@ -127,6 +127,17 @@ def _published() -> None:
                 add(replace(recipe, name=name, task_options={"backward": True} if backward else {}))
 
 
+def _with_experts() -> None:
+    """The router whose update is a sigma-MoE of twice the units, a quarter of them active."""
+    experts = {"experts": 8, "k": 2, "dropout": 0.5}
+    for backward in (False, True):
+        name = "ctl-backward-router" if backward else "ctl-router"
+        dense = recipes[name]
+        options = {**dense.model_options, "hidden": 1024, "feedforward": "experts", "feedforward_options": experts}
+        note = "the router of Table 5.1 with 8 experts of 128 units, 2 of them active (Eq. 7.11)"
+        add(replace(dense, name=f"{name}-sigma_moe", model_options=options, note=note))
+
+
 def _ablations() -> None:
     """Tables 5.2 (layers), D.1 (read-out column) and D.2 (adaptive computation time), on CTL."""
     rows = _rows("ctl")
@@ -204,5 +215,6 @@ def _ctlpp() -> None:
 
 
 _published()
+_with_experts()
 _ablations()
 _ctlpp()

@@ -22,6 +22,23 @@ ROWS = {
 }
 
 
+ABLATIONS = {
+    "sigma_moe": "sigma-MoE: K = 4, G = 128",
+    "sigma_moe-standard_dropout": "dropout of units, not experts",
+    "sigma_moe-softmax_after": "softmax after the choice",
+    "sigma_moe-softmax_before": "softmax before the choice",
+    "sigma_moe-standard_init": "standard initialisation",
+    "sigma_moe-no_regularisation": "no regularisation, no dropout of experts",
+    "sigma_moe-k8-g64": "K = 8, G = 64",
+    "sigma_moe-k2-g256": "K = 2, G = 256",
+    "sigma_moe-k1-g512": "K = 1, G = 512",
+    "sigma_moe-k4-g64": "K = 4, G = 64",
+    "sigma_moe-k1": "K = 1, G = 128",
+    "sigma_moe-k2": "K = 2, G = 128",
+    "sigma_moe-k8": "K = 8, G = 128",
+}
+
+
 @dataclass(frozen=True)
 class Bits(Exam):
     """Bits per byte of a text that is read in order; ``samples`` blocks, ``difficulty`` tokens each."""
@@ -44,14 +61,19 @@ class Bits(Exam):
         return [spread([self.value(m) for m in measured], digits=4)]
 
 
-add(
-    Study(
-        name="language",
-        title="Language models of 41M parameters on the sources of Python",
-        source="Tables 7.1-7.3, for other texts and far more updates: nothing in them compares with this",
-        rows=tuple(Row(label, f"text-{kind}") for kind, label in ROWS.items()),
+def _study(name: str, title: str, tables: str, rows: dict[str, str]) -> Study:
+    return Study(
+        name=name,
+        title=title,
+        source=f"{tables}, for other texts and far more updates: nothing in them compares with this",
+        rows=tuple(Row(label, f"text-{kind}") for kind, label in rows.items()),
         exams=(Bits("test", 512, 4_000, 12), Bits("valid", 512, 2_000, 12, split="valid")),
         measure="Bits per byte of a text that no network was trained on, with four times the memory of training.",
         learning_curves=True,
     )
+
+
+add(_study("language", "Language models of 41M parameters on the sources of Python", "Tables 7.1-7.3", ROWS))
+add(
+    _study("language_ablations", "What makes sigma-MoE work, on the sources of Python", "Tables 7.4 and F.4", ABLATIONS)
 )

@@ -64,12 +64,16 @@ def _ctl(backward: bool) -> None:
         "router": ((1.0, 0.0), (1.0, 0.0)),
     }
     others = tuple(name for kind, name in _NAMES.items() if kind != "router")
+    order = "ctl-backward" if backward else "ctl"
     add(
         Study(
             name="ctl_backward" if backward else "ctl",
             title=f"Compositional table lookup, {'backward' if backward else 'forward'}, trained on 1-5 functions",
             source="Table 5.1",
-            rows=_rows("ctl-backward" if backward else "ctl", exams, backward_rows if backward else forward_rows),
+            rows=(
+                *_rows(order, exams, backward_rows if backward else forward_rows),
+                Row("NDR with sigma-MoE", f"{order}-router-sigma_moe"),
+            ),
             exams=(
                 Exam(exams[0], (2, 3, 4, 5), 1_000, 28, chunk=1_000, split="valid"),
                 Exam(exams[1], (9, 10), 1_000, 28, chunk=1_000),
