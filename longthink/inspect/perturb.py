@@ -456,6 +456,10 @@ def draw_flips(profile: FlipProfile, title: str = "") -> Any:
     places = torch.arange(1, profile.steps.shape[1] + 1)
     axes.plot(places, profile.mean, "o-", color=COLOURS[0], ms=3, lw=1.2)
     plain(axes, title, xlabel="place of the flipped bit", ylabel="steps to recover")
+    axes.set_xlim(0, len(places) + 1)
+    if bool(profile.mean.isnan().all()):
+        axes.set_ylim(0, profile.budget)
+        axes.text(0.5, 0.5, f"none recovers within {profile.budget} steps", transform=axes.transAxes, ha="center")
     axes.set_ylim(bottom=0)
     return new
 

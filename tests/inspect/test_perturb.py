@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -136,6 +137,8 @@ def test_recovery_from_a_flip_falls_with_its_place() -> None:
         "recovered",
     }
     assert is_drawn(perturb.draw_flips(profile))
+    nobody = perturb.draw_flips(replace(profile, steps=torch.full_like(profile.steps, -1)))
+    assert "none recovers within" in nobody.axes[0].texts[0].get_text()
 
 
 def test_the_disturbance_is_marked() -> None:
