@@ -11,6 +11,7 @@ from torch import Tensor
 from longthink.errors import UserError
 from longthink.tasks.base import Batch, Task
 from longthink.think import Moment, ThinkingModule, confidence, think
+from longthink.training.files import finite
 
 
 @dataclass
@@ -84,7 +85,7 @@ class Curve:
             "mean_steps_to_solution": float(solved[solved >= 0].double().mean()) if (solved >= 0).any() else None,
             "steps": self.steps.tolist(),
             "accuracy": [round(a, 6) for a in self.accuracy.tolist()],
-            "change": [float(f"{c:.4g}") for c in self.change.double().mean(0).tolist()],
+            "change": [finite(c) for c in self.change.double().mean(0).tolist()],
         }
 
 

@@ -24,7 +24,7 @@ from longthink.errors import UserError
 from longthink.loading import Loaded, load, shipped
 from longthink.tasks import Batch, Task, task, tasks
 from longthink.think import Converged, Moment, confidence, tensors, think
-from longthink.training.files import replace_file
+from longthink.training.files import finite, replace_file
 
 AT_REST = 1e-5
 """The shipped networks come to a fixed point: below this relative change nothing moves that matters."""
@@ -222,11 +222,6 @@ class Album:
                 break
             first = step
         return first
-
-
-def finite(number: float) -> float | None:
-    """JSON has no NaN."""
-    return float(f"{number:.4g}") if math.isfinite(number) else None
 
 
 def usable_device(name: str) -> torch.device:

@@ -26,9 +26,10 @@ from longthink.inspect.pieces import (
     pieces,
     rounded,
 )
-from longthink.solving import AT_REST, finite
+from longthink.solving import AT_REST
 from longthink.tasks.base import Split, Task
 from longthink.think import State, Thinker, unfold
+from longthink.training.files import finite
 
 FIXED, CYCLE, DRIFT, EXPLOSION = "fixed point", "limit cycle", "drift", "explosion"
 VERDICTS = (FIXED, CYCLE, DRIFT, EXPLOSION)

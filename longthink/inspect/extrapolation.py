@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from longthink.errors import UserError
 from longthink.evaluate import Curve, evaluate
 from longthink.inspect.pieces import at_test_time, check_steps, device_of
-from longthink.solving import finite
 from longthink.tasks.base import Batch, Task
 from longthink.think import Thinker, ThinkingModule, tensors, unfold
+from longthink.training.files import finite
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,9 +18,9 @@ from torch.utils._pytree import tree_map_only
 
 from longthink.errors import UserError, unknown
 from longthink.inspect.pieces import OnStep, at_test_time, check_steps, device_of, nobody, pieces, rounded
-from longthink.solving import finite
 from longthink.tasks.base import Batch, Task, join
 from longthink.think import State, Thinker, unfold
+from longthink.training.files import finite
 
 Generators: TypeAlias = Sequence[torch.Generator]
 """One a sample, so that what happens to a sample does not depend on its neighbours."""
@@ -376,7 +376,7 @@ def draw(found: Recoveries, train_steps: int | None = None, title: str = "") -> 
         percent = 100 * one.accuracy
         axes.plot(range(1, len(percent) + 1), percent, color=COLOURS[0], lw=1.6, clip_on=False)
         first = _mean(one.steps_to_solution())
-        solved = "never solved" if first is None else f"solved in {first:.1f}"
+        solved = "never solved" if first is None else f"solved in {first:.1f} steps"
         heading = "undisturbed"
         if one.disturbance != CLEAN:
             axes.axvline(one.at, color=COLOURS[3], lw=1.2, ls="--")

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from longthink.errors import UserError
-from longthink.solving import finite
 from longthink.think import Thinker, tensors
+from longthink.training.files import finite
 
 OnStep: TypeAlias = Callable[[int], None]
 """Told after every step how many samples took it: long work shows how far it is."""

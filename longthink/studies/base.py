@@ -26,6 +26,7 @@ from longthink.loading import load
 from longthink.recipes import recipes
 from longthink.registry import Registry
 from longthink.tasks import Batch, Split, Task, task
+from longthink.tasks.reading import data_file
 from longthink.think import ThinkingModule
 from longthink.training.data import mixed_problems, prepare
 from longthink.training.files import read_json, write_json
@@ -38,6 +39,12 @@ def spread(values: list[float], digits: int = 2) -> str:
     if len(values) == 1:
         return f"{values[0]:.{digits}f}"
     return f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
+
+
+def common_steps(measured: list[dict[str, Any]]) -> tuple[list[int], list[list[float]]]:
+    """The steps that all seeds were read at, and the accuracies there."""
+    steps = sorted(set.intersection(*(set(m["steps"]) for m in measured)))
+    return steps, [[m["accuracy"][m["steps"].index(step)] for step in steps] for m in measured]
 
 
 @dataclass(frozen=True)
@@ -82,9 +89,11 @@ class Exam:
         """What the seeds came to, for ``columns``; ``trained``: the steps of training, or of the published test."""
         there = [m for m in measured if trained in m["steps"]]
         at = spread([100 * m["accuracy"][m["steps"].index(trained)] for m in there]) + f" ({trained})" if there else "-"
-        peaks, lasts = ([100 * m[key] for m in measured] for key in ("peak_accuracy", "final_accuracy"))
-        step = round(statistics.mean(m["peak_step"] for m in measured))
-        return [at, f"{spread(peaks)} ({step})", f"{spread(lasts)} ({measured[0]['final_step']})"]
+        steps, curves = common_steps(measured)
+        means = [statistics.mean(points) for points in zip(*curves, strict=True)]
+        best = means.index(max(means))  # the same step for all seeds
+        peaks = spread([100 * one[best] for one in curves]) + f" ({steps[best]})"
+        return [at, peaks, spread([100 * one[-1] for one in curves]) + f" ({steps[-1]})"]
 
 
 @dataclass(frozen=True)
@@ -108,6 +117,8 @@ class Study:
     rows: tuple[Row, ...]
     exams: tuple[Exam, ...]
     remarks: str = ""
+    needs: tuple[str, ...] = ()
+    """Data files by name, looked for before anything is trained."""
     measure: str = "Exact match of the whole answer, in percent."
     learning_curves: bool = False
     """The loss over the updates is part of what the study shows."""
@@ -142,7 +153,10 @@ def run(
     known = {row.label for row in study.rows}
     for label in labels:
         if label not in known:
-            raise UserError(f"The study {study.name} has no row {label!r}; its rows are: {', '.join(sorted(known))}.")
+            rows = ", ".join(f"{one!r}" for one in sorted(known))
+            raise UserError(f"The study {study.name} has no row {label!r}; its rows are: {rows}.")
+    for name in study.needs:
+        data_file(name)
     chosen = [row for row in study.rows if not labels or row.label in labels]
     jobs = [_Job(study, row, seed, results, options, tuple(settings)) for row in chosen for seed in seeds]
     if workers == 1:
@@ -194,16 +208,20 @@ def examine(study: Study, row: Row, seed: int, weights: Path | str, results: Pat
     if study.learning_curves:
         about["training"] = _history(Path(weights) / "metrics.jsonl")
     done: dict[str, Any] = read_json(path) if path.exists() else {**about, "exams": {}}
-    if done["card"] != card:  # other weights: old results say nothing about them
+    if done["card"] != card:  # other weights: old results say nothing about them, and are put aside
+        path.replace(path.with_suffix(".json.replaced"))
         done = {**about, "exams": {}}
     for one in study.exams:
-        if one.name not in done["exams"] and row.label not in one.skip:
-            still = card["recipe"]["steps"] == 0  # a network that reads its answer off the input
-            fitting = replace(one, steps=0 if still else one.steps, samples=min(one.samples, row.most or one.samples))
+        still = card["recipe"]["steps"] == 0  # a network that reads its answer off the input
+        fitting = replace(one, steps=0 if still else one.steps, samples=min(one.samples, row.most or one.samples))
+        asked = {"samples": fitting.samples, "steps": fitting.steps, "read_every": fitting.read_every}
+        had = done["exams"].get(one.name)
+        if row.label not in one.skip and (had is None or had.get("asked", asked) != asked):
             half = device == "cuda" and not getattr(model, "wants_float32", False)
             began = time.monotonic()
             done["exams"][one.name] = {
                 **fitting.measure(model, task, half),
+                "asked": asked,
                 "seed": one.seed,
                 "seconds": round(time.monotonic() - began, 1),
                 "hardware": hardware(device),

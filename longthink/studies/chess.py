@@ -21,11 +21,11 @@ add(
         title="Chess puzzles, trained on the easier 80%",
         source="Table 5.4, Figures 5.5 and 5.6 (600,000 puzzles in training)",
         rows=(
-            Row("DT", "chess-dt-alpha0", {"600K-700K": (78.81, 1.04, 32)}),
-            Row("DT, progressive", "chess-dt-alpha0.5", {"600K-700K": (82.32, 0.1, 43)}),
-            Row("DT-Recall", "chess-dt_recall-alpha0", {"600K-700K": (82.12, 0.69, 29)}),
-            Row("DT-Recall, progressive", "chess-dt_recall-alpha0.5", {"600K-700K": (82.69, 0.27, 57)}),
-            Row("feed-forward", "chess-ff-alpha0", {"600K-700K": (61.17, 1.76, 30)}),
+            Row("DT", "chess-dt-alpha0"),
+            Row("DT, progressive", "chess-dt-alpha0.5"),
+            Row("DT-Recall", "chess-dt_recall-alpha0"),
+            Row("DT-Recall, progressive", "chess-dt_recall-alpha0.5"),
+            Row("feed-forward", "chess-ff-alpha0"),
             Row("DT-Recall, long horizon", "chess-long"),
         ),
         exams=(
@@ -33,6 +33,10 @@ add(
             Exam("ninth tenth", 9, 10_000, 300, read_every=5, chunk=2_500, source=_ninth_tenth),
             Exam("last tenth", 10, 10_000, 300, read_every=5, chunk=2_500, source=_last_tenth),
         ),
-        remarks="Not comparable with the published figures: they come from 600,000 training puzzles of another sample.",
+        remarks="Published, after training on the easiest 600,000 puzzles of another file, on the next 100,000: "
+        "DT 78.81 ± 1.04, progressive 82.32 ± 0.1, DT-Recall 82.12 ± 0.69, progressive 82.69 ± 0.27, "
+        "feed-forward 61.17 ± 1.76. Ours come from 92,575 Lichess puzzles rated 400 to 2,712, no random "
+        "sample (SHA-256 of the CSV: 156c7278de6f6067...); training saw 80% of its easier 80%, the rest "
+        "of them are for validation and tests. Nothing here compares.",
     )
 )

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from longthink.errors import UserError
-from longthink.studies.base import Exam, Row, Study, spread
+from longthink.recipes import recipes
+from longthink.studies.base import Exam, Row, Study, common_steps, spread
 from longthink.training.files import read_json
+from longthink.training.recipe import Recipe
 
 
 def collect(study: Study, results: Path) -> dict[str, list[dict[str, Any]]]:
@@ -66,7 +68,7 @@ def _table(study: Study, one: Exam, found: dict[str, list[dict[str, Any]]]) -> l
             continue
         cells = [row.label, "-" if published is None else _published(*published)]
         if measured:
-            cells += [*one.cells(measured, _trained(row, found)), str(len(measured)), str(measured[0]["samples"])]
+            cells += [*one.cells(measured, _trained(row, found)), str(len(measured)), _number_of_samples(measured)]
         else:
             cells += ["not run", *[""] * (len(one.columns) + 1)]
         rows.append(cells)
@@ -76,6 +78,10 @@ def _table(study: Study, one: Exam, found: dict[str, list[dict[str, Any]]]) -> l
 def _measured(row: Row, one: Exam, found: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """What those seeds of a row found that have had the exam."""
     return [run["exams"][one.name] for run in found.get(row.label, []) if one.name in run["exams"]]
+
+
+def _number_of_samples(measured: list[dict[str, Any]]) -> str:
+    return " or ".join(map(str, sorted({m["samples"] for m in measured})))
 
 
 def _trained(row: Row, found: dict[str, list[dict[str, Any]]]) -> int:
@@ -122,7 +128,7 @@ def _along_axis(study: Study, found: dict[str, list[dict[str, Any]]]) -> list[st
         for one in study.exams:
             measured = _measured(row, one, found)
             if measured:
-                cells = [*one.cells(measured, _trained(row, found)), str(len(measured)), str(measured[0]["samples"])]
+                cells = [*one.cells(measured, _trained(row, found)), str(len(measured)), _number_of_samples(measured)]
                 lines.append(_line([str(one.difficulty), *cells]))
         lines.append("")
     return lines
@@ -180,14 +186,26 @@ def _draw_learning(study: Study, found: dict[str, list[dict[str, Any]]], path: P
 
 
 def _how(found: dict[str, list[dict[str, Any]]]) -> list[str]:
-    lines = ["## How it was made", "", _line(["row", "recipe", "seed", "updates", "minutes", "hardware", "parameters"])]
+    lines = [
+        "## How it was made",
+        "",
+        "Updates and minutes of the chosen checkpoint, of all that the recipe plans.",
+        "",
+    ]
+    lines.append(_line(["row", "recipe", "seed", "updates", "minutes", "hardware", "parameters"]))
     lines.append(_line(["---"] * 7))
+    others = False
     for label, runs in found.items():
         for run_ in runs:
             card = run_["card"]
-            cells = [label, card["recipe"]["name"], run_["seed"], card["updates"], card["minutes"], card["hardware"]]
+            recipe = Recipe.from_json(card["recipe"])
+            changed = recipe.name not in recipes or recipe.hash() != recipes[recipe.name].hash()
+            others = others or changed
+            updates = f"{card['updates']} of {recipe.updates}"
+            cells = [label, recipe.name + "\\*" * changed, run_["seed"], updates, card["minutes"], card["hardware"]]
             lines.append(_line([*map(str, cells), f"{card['parameters']:,}"]))
-    return [*lines, ""]
+    note = "\\* with other settings than the recipe of this name has today; they are in the stored card."
+    return [*lines, "", *([note, ""] if others else [])]
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -201,24 +219,27 @@ def _slug(name: str) -> str:
 def _draw(study: Study, one: Exam, found: dict[str, list[dict[str, Any]]], path: Path) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    figure = Figure(figsize=(8.4, 4), dpi=120, layout="constrained")
     axes = figure.subplots()
     train_steps = 30
-    for row in study.rows:
+    for index, row in enumerate(study.rows):
         measured = _measured(row, one, found)
         if not measured:
             continue
-        train_steps = found[row.label][0]["card"]["recipe"]["steps"]
-        steps = measured[0]["steps"]
-        curves = torch.tensor([m["accuracy"][: len(steps)] for m in measured]) * 100
+        recipe = found[row.label][0]["card"]["recipe"]
+        train_steps = recipe["steps"]
+        steps, accuracies = common_steps(measured)
+        if recipe["model_options"].get("distinct_steps"):  # its earlier layers were never asked
+            steps, accuracies = steps[-1:], [one[-1:] for one in accuracies]
+        curves = torch.tensor(accuracies) * 100
         style = "-" if len(steps) > 1 else "o"
-        (drawn,) = axes.plot(steps, curves.mean(0), style, label=row.label, linewidth=1.8)
+        (drawn,) = axes.plot(steps, curves.mean(0), style, color=f"C{index}", label=row.label, linewidth=1.8)
         if len(curves) > 1:
             low, high = curves.amin(0), curves.amax(0)
             axes.fill_between(steps, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
-    axes.axvspan(1, train_steps, color="0.9", zorder=0, label="steps in training")
+    axes.axvspan(1, train_steps, color="0.88", zorder=0, label="steps in training")
     axes.set(xscale="log", xlabel="steps", ylabel="solved (%)", ylim=(-3, 103), title=f"{study.title}: {one.name}")
     axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False, fontsize=8)
+    figure.legend(frameon=False, fontsize=8, loc="outside right upper")
     figure.savefig(path)

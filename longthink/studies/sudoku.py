@@ -28,6 +28,7 @@ add(
             Exam("17 given", 17, 5_000, 600, read_every=10, chunk=1_000, source=_seventeen_clues),
         ),
         axis="given cells",
-        remarks="The 17-clue puzzles are the first 5,000 of the published list, sudoku17.csv.",
+        needs=("sudoku17.csv",),
+        remarks="The 17-clue puzzles are the first 5,000 of sudoku17.csv, a list of 44,151 with a column named puzzle.",
     )
 )

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from longthink.errors import UserError
 from longthink.tasks.base import Batch, Split, check_request, mixed_seed, tasks
-from longthink.tasks.reading import read_lines
+from longthink.tasks.reading import data_file, read_lines
 from longthink.tasks.rng import SPLIT_CODES, absorb, shuffled_rounds
 
 if TYPE_CHECKING:
@@ -239,7 +239,13 @@ class _Book:
 def _book(path: str) -> _Book:
     file = Path(path).expanduser()
     if not file.is_file():
-        raise UserError(f"There is no puzzle file {path}; get {_ADDRESS} and set the option puzzles to its path.")
+        try:
+            file = data_file(path.removesuffix(".zst"))
+        except UserError:
+            raise UserError(
+                f"There is no puzzle file {path}; get {_ADDRESS} and put it into ./data, "
+                "or set LONGTHINK_DATA to its folder."
+            ) from None
     stamp = file.stat()
     return _cached_book(file.resolve(), stamp.st_mtime_ns, stamp.st_size)
 

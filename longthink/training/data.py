@@ -66,7 +66,8 @@ class TrainingData:
             self._problems = problems.to(self.device) if size < _KEEP_ON_DEVICE else problems
         # Sorting raw random bits: the bit generator's stream is the same in every NumPy, its shuffle may not be.
         bits = np.random.PCG64(np.random.SeedSequence([self.seed, epoch, 0x0DE5])).random_raw(recipe.train_samples)
-        order = torch.from_numpy(np.argsort(bits, kind="stable"))
+        # A random rest is left out of the last batch, before sequences are sorted by their length.
+        order = torch.from_numpy(np.argsort(bits, kind="stable"))[: recipe.updates_an_epoch * recipe.batch]
         self._order = order if self._lengths is None else _binned(order, self._lengths, recipe.batch)
         self._epoch = epoch
 
@@ -77,10 +78,9 @@ def _binned(order: torch.Tensor, lengths: torch.Tensor, batch: int, pool: int = 
     for part in order.split(batch * pool):
         sorted_part = part[lengths[part].sort(stable=True).indices]
         batches = list(sorted_part.split(batch))
-        last = [batches.pop()] if len(batches[-1]) < batch else []  # a short one stays at the end, to be dropped
         # Any fixed mixing will do: which lengths a batch has is already random.
         step = next(s for s in (17, 13, 11, 7, 5, 3, 1) if np.gcd(s, max(1, len(batches))) == 1)
-        parts += [batches[i * step % len(batches)] for i in range(len(batches))] + last
+        parts += [batches[i * step % len(batches)] for i in range(len(batches))]
     return torch.cat(parts)
 
 

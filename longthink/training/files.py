@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from longthink.errors import UserError
+
+
+def finite(number: float) -> float | None:
+    """For JSON, which has no NaN; to four digits."""
+    return float(f"{number:.4g}") if math.isfinite(number) else None
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -210,7 +210,9 @@ def _check(r: Recipe) -> None:
     if not r.difficulty or min(r.difficulty) < 1:
         raise UserError(f"difficulty must be 1 or more, or several such with commas, not {r.difficulty}.")
     if r.shares is not None and (len(r.shares) != len(r.difficulty) or min(r.shares) < 1):
-        raise UserError(f"shares must be 1 or more, one for each of {len(r.difficulty)} difficulties, not {r.shares}.")
+        raise UserError(
+            f"shares must be none, or 1 or more for each of {len(r.difficulty)} difficulties, not {r.shares}."
+        )
     if r.steps < (1 if r.alpha > 0 else 0):
         raise UserError(f"steps must be 1 or more, or 0 without a progressive term, not {r.steps}.")
     positive = ("train_samples", "valid_samples", "batch", "epochs", "validate_every", "progressive_every")

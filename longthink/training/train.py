@@ -38,6 +38,7 @@ from longthink.training.report import Report
 from longthink.training.schedule import make_optimizer, set_rate
 from longthink.training.validation import in_words, validation
 
+PRECISIONS = ("32-true", "bf16-mixed")
 _BEGINNING: dict[str, Any] = {"update": 0, "seconds": 0.0, "best": None, "flawless": 0, "sums": {}, "memory": ()}
 
 
@@ -78,8 +79,11 @@ def train(recipe: Recipe, seed: int = 0, options: TrainingOptions | None = None)
     if options.precision is None:
         whole = getattr(model, "wants_float32", False) or not _on_gpu(options)
         options = replace(options, precision="32-true" if whole else "bf16-mixed")
-    if options.precision in ("16-mixed", "16-true"):
-        raise UserError("Losses of deep recurrences leave the range of float16; choose bf16-mixed or 32-true.")
+    if options.precision not in PRECISIONS:
+        raise UserError(
+            f"The precision must be {' or '.join(PRECISIONS)}, not {options.precision}; "
+            "losses of deep recurrences leave the range of float16."
+        )
     if options.devices == 1:
         _train_here(_fabric(options, "auto"), recipe, seed, options)
     else:
@@ -223,6 +227,11 @@ class Trainer:
                             report.say("Time is up; one validation, so that there are weights to load.")
                         report.say(self._validate(due))
                     self._save()
+                if self._is_over() and self.update < self.recipe.updates:
+                    report.say(
+                        f"Over after {self.update} of {self.recipe.updates} updates: {self.recipe.enough} flawless "
+                        "validations in a row."
+                    )
                 if (late or asked) and not self._is_over():
                     report.say(f"Stopped after {self.update} of {self.recipe.updates} updates; run again to go on.")
                     if asked:
@@ -336,10 +345,12 @@ class Trainer:
             verdict = self.validation(self.model)
         if own is not None:
             self.model.load_state_dict(own)
-        better = self.best is None or verdict.score > self.best
+        # The first process decides for all: answers may differ from device to device by rounding.
+        score, flawless = self.fabric.broadcast((verdict.score, verdict.flawless))
+        better = self.best is None or score > self.best
         if due:
-            self.flawless = self.flawless + 1 if verdict.flawless else 0
-            self.best = verdict.score if better else self.best
+            self.flawless = self.flawless + 1 if flawless else 0
+            self.best = score if better else self.best
         if self.fabric.is_global_zero:
             if due:
                 self.folder.log({"update": self.update, **verdict.metrics})

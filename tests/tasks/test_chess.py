@@ -270,7 +270,8 @@ def test_draw(small: Chess) -> None:
 
 def test_without_a_file_or_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        UserError, match=r"database\.lichess\.org/lichess_db_puzzle\.csv\.zst and set the option puzzles"
+        UserError,
+        match=r"database\.lichess\.org/lichess_db_puzzle\.csv\.zst and put it into \./data, or set LONGTHINK_DATA",
     ):
         Chess("nowhere.csv").sample(1, 1, 0)
     assert task("chess", puzzles="nowhere.csv") == Chess("nowhere.csv")

@@ -258,6 +258,8 @@ def change(recipe: Recipe, name: str, draw: st.DataObject) -> Recipe:
         "clip": st.floats(0.1, 9),
         "average": st.floats(0.1, 0.9),
         "patient_steps": st.integers(30, 999),
+        "enough": st.integers(1, 99),
+        "shares": st.tuples(st.integers(1, 99)),
         "batch": st.integers(1, 999),
         "first_n": st.integers(1, 29),
         "alpha": st.floats(0, 1),

@@ -173,7 +173,7 @@ def test_shares_decide_how_many_problems_of_each_difficulty() -> None:
     batch = TrainingData(recipe, task("ctl"), 0, torch.device("cpu")).batch(0)
     lengths = batch.lengths()
     assert [int((lengths == functions + 1).sum()) for functions in (1, 2, 3, 4, 5)] == [6, 1, 6, 52, 472]
-    with pytest.raises(UserError, match="shares must be 1 or more, one for each of 5 difficulties"):
+    with pytest.raises(UserError, match="shares must be none, or 1 or more for each of 5 difficulties"):
         replace(recipe, shares=(1, 2))
 
 
@@ -362,7 +362,7 @@ def test_complaints_of_other_processes(tmp_path: Path, monkeypatch: pytest.Monke
     [
         ({"devices": 3}, 0, "batch of 4 cannot be shared by 3"),
         ({"devices": 0}, 0, "1 device or more"),
-        ({"precision": "17-bit"}, 0, "cannot train so"),
+        ({"precision": "17-bit"}, 0, "must be 32-true or bf16-mixed"),
         ({"accelerator": "abacus"}, 0, "auto, cpu or cuda"),
         ({"precision": "16-mixed"}, 0, "bf16-mixed"),
         ({}, -1, "seed must be 0 or more"),
