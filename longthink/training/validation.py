@@ -44,7 +44,7 @@ class Solved:
     def __call__(self, model: ThinkingModule) -> Verdict:
         m, patient = self.steps
         right = accuracy_at(model, self.task, self.problems, sorted({m, patient}))
-        loss = self.late_loss(model)
+        loss = self.loss_at(patient if right[-1] else m, model)  # where nothing is right, how wrong it is says nothing
         return Verdict(
             [min(right), sum(right), -loss],
             {f"valid_{m}": right[0], f"valid_{patient}": right[-1], "valid_loss": loss},
@@ -53,13 +53,13 @@ class Solved:
         )
 
     @torch.no_grad()
-    def late_loss(self, model: ThinkingModule) -> float:
-        """Breaks ties: the loss at the many steps on a few problems."""
+    def loss_at(self, steps: int, model: ThinkingModule) -> float:
+        """Breaks ties: the loss on a few problems."""
         some = slice(None, None, max(1, len(self.problems) // 200))  # of all difficulties
         few = self.problems[some].to(next(model.parameters()).device)
         was_training = model.training
         model.eval()
-        loss = float(cross_entropy(think(model, few.inputs, self.steps[1]).logits, few))
+        loss = float(cross_entropy(think(model, few.inputs, steps).logits, few))
         model.train(was_training)
         return loss if loss == loss else float("inf")
 

@@ -239,7 +239,7 @@ def test_the_best_weights_are_those_that_stay_right(tmp_path: Path, monkeypatch:
     save = training.save_best
     monkeypatch.setattr(validation, "accuracy_at", accuracy)
     monkeypatch.setattr(training, "save_best", kept)
-    monkeypatch.setattr(validation.Solved, "late_loss", lambda *_: next(late))
+    monkeypatch.setattr(validation.Solved, "loss_at", lambda self, steps, model: {30: next(late)}[steps])
     recipe = replace(TOY, epochs=6)
     run = train(recipe, 0, options(tmp_path))
     assert best_updates == [9, 18, 27, 36]
@@ -249,6 +249,13 @@ def test_the_best_weights_are_those_that_stay_right(tmp_path: Path, monkeypatch:
     assert card["finished"]["updates"] == 54
     assert [line["valid_3"] for line in metrics(run) if "valid_3" in line] == [1.0, 0.5, 0.6, 0.5, 0.5, 0.4]
     assert [line["valid_30"] for line in metrics(run) if "valid_3" in line] == [0.2, 0.6, 0.5, 0.9, 0.5, 1.0]
+
+
+def test_where_nothing_stays_right_the_loss_at_m_breaks_the_tie(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "accuracy_at", lambda *_: [1.0, 0.0])
+    monkeypatch.setattr(validation.Solved, "loss_at", lambda self, steps, model: float(steps))
+    _, model = rebuild(TOY)
+    assert validation.Solved(TOY, task("prefix_sums"))(model).score == [0.0, 1.0, -3.0]
 
 
 def test_nothing_harder_than_the_recipe_is_ever_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
