@@ -50,9 +50,8 @@ class TrainingData:
         rows = self._order[position * size : (position + 1) * size]
         batch = self._problems[rows.to(self._problems.inputs.device)]
         if self._lengths is not None:
-            # Not longer than its longest sequence, in steps of 8: few different shapes, and little padding.
             longest = int(self._lengths[rows].max())
-            batch = batch.cut(min(batch.inputs.shape[1], -(-longest // 8) * 8))
+            batch = batch.cut(min(batch.inputs.shape[1], _rounded(longest)))
         return batch.to(self.device)
 
     def _begin(self, epoch: int) -> None:
@@ -70,6 +69,12 @@ class TrainingData:
         order = torch.from_numpy(np.argsort(bits, kind="stable"))[: recipe.updates_an_epoch * recipe.batch]
         self._order = order if self._lengths is None else _binned(order, self._lengths, recipe.batch)
         self._epoch = epoch
+
+
+def _rounded(length: int) -> int:
+    """Up to a multiple of 8, from 64 on to one of an eighth or less: few different shapes, and little padding."""
+    step = max(8, (1 << (length - 1).bit_length()) // 8)
+    return -(-length // step) * step
 
 
 def _binned(order: torch.Tensor, lengths: torch.Tensor, batch: int, pool: int = 32) -> torch.Tensor:
