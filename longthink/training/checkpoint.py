@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,30 @@ class RunFolder:
         self.recipe, self.seed = recipe, seed
         self.best, self.last = self.path / "best.safetensors", self.path / "last.safetensors"
         self.metrics, self.card = self.path / "metrics.jsonl", self.path / "card.json"
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other process of this machine may train here meanwhile; the lock is gone with the process that holds it."""
+        try:
+            import fcntl
+
+            self.path.mkdir(parents=True, exist_ok=True)
+            folder = os.open(self.path, os.O_RDONLY)
+        except (ImportError, OSError):  # no such locks here, or a place that cannot be written, which writing will say
+            yield
+            return
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno == errno.EWOULDBLOCK:
+                os.close(folder)
+                raise UserError(
+                    f"Another process is training in {self.path}; wait for it, or choose a --folder."
+                ) from None
+        try:
+            yield
+        finally:
+            os.close(folder)
 
     def begin(self) -> None:
         for part in self.path.glob(".*.part"):  # left by a process that was killed while it wrote

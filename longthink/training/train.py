@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -123,9 +123,10 @@ def _train_here(fabric: Fabric, recipe: Recipe, seed: int, options: TrainingOpti
     average = {k: v.clone() for k, v in model.state_dict().items()} if recipe.average else None
     run = RunFolder(Path(options.folder), recipe, seed)
     optimizer = make_optimizer(recipe, model, fused=fabric.device.type == "cuda")
-    about = load_last(run, model, optimizer, average) or dict(_BEGINNING)
-    trainer = Trainer(fabric, recipe, seed, options, problem, model, optimizer, average, run, about)
-    trainer.run()
+    with run.alone() if fabric.is_global_zero else nullcontext():
+        about = load_last(run, model, optimizer, average) or dict(_BEGINNING)
+        trainer = Trainer(fabric, recipe, seed, options, problem, model, optimizer, average, run, about)
+        trainer.run()
 
 
 @contextmanager

@@ -232,6 +232,14 @@ def test_a_disk_that_is_really_full(tiny_disk: Path) -> None:
     assert run.finished()
 
 
+def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path, TOY, 0)
+    with run.alone(), pytest.raises(UserError, match=r"Another process is training in .*; wait for it"):
+        train(TOY, 0, options(tmp_path))
+    train(TOY, 0, options(tmp_path))
+    assert run.finished()
+
+
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file where the folder should be")
     with pytest.raises(UserError, match="Could not write"):
