@@ -29,7 +29,7 @@ class RunFolder:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """No other process of this machine may train here meanwhile; the lock is gone with the process that holds it."""
+        """No other process of this machine may train here meanwhile; the lock is gone with its process."""
         try:
             import fcntl
 
