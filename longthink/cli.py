@@ -344,6 +344,7 @@ def bench(
 @app.command("list")
 def show_list(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="tasks, models, recipes, weights or studies.")],
+    like: Annotated[str, typer.Argument(metavar="PART", help="Only names with this in them.")] = "",
     as_json: Json = False,
 ) -> None:
     """List what there is."""
@@ -356,14 +357,16 @@ def show_list(
     }
     if kind not in kinds:
         raise unknown("list", kind, kinds)
-    rows = kinds[kind]()
+    rows = [row for row in kinds[kind]() if like in row["name"]]
+    if not rows and not as_json:
+        raise UserError(f"No {kind} have {like!r} in their name; leave it out to see all.")
     if as_json:
         print(json.dumps(rows))
         return
     from longthink.terminal import print_table
 
     texts = [[_cell(value) for value in row.values()] for row in rows]
-    print_table(list(rows[0]) if rows else ["name"], texts)
+    print_table(list(rows[0]), texts)
 
 
 def _tasks() -> list[dict[str, Any]]:

@@ -258,6 +258,10 @@ def test_eval_in_pieces_is_eval_at_once(capsys: pytest.CaptureFixture[str]) -> N
 def test_lists(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     rows = json_of(capsys, "list", kind)
     assert [row["name"] for row in rows] == list(lt.list(kind))
+    some = json_of(capsys, "list", kind, "e")
+    assert [row["name"] for row in some] == [name for name in lt.list(kind) if "e" in name]
+    assert main(["list", kind, "no such part"]) == 2
+    assert "in their name" in capsys.readouterr().err
     assert main(["list", kind]) == 0
     assert rows[0]["name"] in capsys.readouterr().out
 
