@@ -541,7 +541,7 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise UserError(f"--{name} must be whole numbers with commas, as in 9,13, not {text!r}.") from None
+        raise UserError(f"--{name} must be whole numbers with commas, as in 1,2, not {text!r}.") from None
 
 
 def _standard_input() -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, get_type_hints
 
 
 class UserError(Exception):
@@ -21,11 +21,23 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     return UserError(f"There is no {kind} named {name!r}; {hint}")
 
 
-def check_options(kind: str, make: Callable[..., Any], given: Iterable[str]) -> None:
-    """Complain about an option that ``make`` does not have, and name the nearest that it has."""
+_PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    bool: ((bool,), "true or false"),
+    str: ((str,), "a word"),
+    Sequence[int]: ((list, tuple), "a list such as [32,8]"),
+}
+
+
+def check_options(kind: str, make: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Complain about an option that ``make`` does not have, naming the nearest that it has, or not of that type."""
     parameters = inspect.signature(make).parameters
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
-        return  # it passes them on, and whoever gets them complains
-    for name in given:
-        if name not in parameters:
+    passes_on = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    hints = get_type_hints(make.__init__ if isinstance(make, type) else make)  # type: ignore[misc]
+    for name, value in given.items():
+        if name not in parameters and not passes_on:  # else whoever gets it complains
             raise unknown(f"option of {kind}", name, parameters)
+        types, words = _PLAIN.get(hints.get(name), ((), ""))
+        if types and (not isinstance(value, types) or (isinstance(value, bool) and bool not in types)):
+            raise UserError(f"The option {name} of {kind} must be {words}, not {value!r}.")

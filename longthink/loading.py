@@ -117,4 +117,4 @@ def _find(name_or_folder: str | Path) -> tuple[Path, dict[str, Any]]:
         return path, {}
     if "/" in name or path.suffix == ".safetensors":
         raise UserError(f"There is no folder or file {name}; check the path or train it first.")
-    raise unknown("weights or folder", name, cards)
+    raise unknown("network or folder", name, cards)

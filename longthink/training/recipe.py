@@ -150,7 +150,8 @@ def override(recipe: Recipe, settings: list[str]) -> Recipe:
             options = changes.setdefault(f"{head}_options", dict(getattr(recipe, f"{head}_options")))
             options[rest] = _literal(text)
         elif key not in types or key.endswith("_options"):
-            raise unknown("recipe field", key, [k for k in types if not k.endswith("_options")])
+            options = [f"{part}.{k}" for part in ("model", "task") for k in getattr(recipe, f"{part}_options")]
+            raise unknown("recipe field", key, [*(k for k in types if not k.endswith("_options")), *options])
         else:
             changes[key] = _parse(key, text, types[key])
     return replace(recipe, **changes)  # all at once: only the result must make sense

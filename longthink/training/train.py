@@ -71,6 +71,8 @@ def train(recipe: Recipe, seed: int = 0, options: TrainingOptions | None = None)
         raise UserError(f"The seed must be 0 or more, not {seed}.")
     if options.accelerator not in ("auto", "cpu", "cuda", "gpu"):
         raise UserError(f"The accelerator must be auto, cpu or cuda, not {options.accelerator!r}.")
+    if options.accelerator in ("cuda", "gpu") and not torch.cuda.is_available():
+        raise UserError("There is no GPU here that PyTorch can use; leave the accelerator at auto, or choose cpu.")
     if options.devices < 1:
         raise UserError(f"Training needs 1 device or more, not {options.devices}.")
     if recipe.batch % options.devices:

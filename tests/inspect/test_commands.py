@@ -114,7 +114,7 @@ def test_models_of_tokens(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("perturb", "mazez"), "no weights or folder named 'mazez'"),
+        (("perturb", "mazez"), "no network or folder named 'mazez'"),
         (("perturb", "mazes", "--samples", "0"), "--samples must be 1 or more"),
         (("perturb", "mazes", "--seed", "-1"), "--seed must be 0 or more"),
         (("perturb", "mazes", "--disturb", "flips@1", "--samples", "2", "--steps", "1"), "in prefix_sums only"),

@@ -350,7 +350,11 @@ def test_an_option_that_a_model_or_task_does_not_have() -> None:
     for setting, words in (
         ("model.widht=3", "option of the model deepthinking named 'widht'; did you mean 'width'"),
         ("task.lops=1", "option of the task mazes named 'lops'; did you mean 'loops'"),
-        ("model.head=5", "does not take these options"),
+        ("model.head=5", r"must be a list such as \[32,8\], not 5"),
+        ("model.width=abc", "must be a whole number, not 'abc'"),
+        ("model.width=true", "must be a whole number, not True"),
+        ("model.recall=3", "must be true or false, not 3"),
+        ("task.loops=x", "must be a number, not 'x'"),
     ):
         with pytest.raises(UserError, match=words):
             rebuild(override(TOY, [setting]))
