@@ -22,7 +22,7 @@ from longthink.tasks.prefix_sums import PrefixSums
 from longthink.training import train as training
 from longthink.training import validation
 from longthink.training.checkpoint import RunFolder
-from longthink.training.data import TrainingData, mixed_problems, proportions
+from longthink.training.data import TrainingData, _rounded, mixed_problems, proportions
 from longthink.training.files import read_json, read_tensors
 from longthink.training.recipe import Recipe, override
 from longthink.training.train import Trainer, TrainingOptions, train
@@ -175,6 +175,23 @@ def test_shares_decide_how_many_problems_of_each_difficulty() -> None:
     assert [int((lengths == functions + 1).sum()) for functions in (1, 2, 3, 4, 5)] == [6, 1, 6, 52, 472]
     with pytest.raises(UserError, match="shares must be none, or 1 or more for each of 5 difficulties"):
         replace(recipe, shares=(1, 2))
+
+
+def test_sequences_come_in_few_shapes_with_little_padding() -> None:
+    shapes = [_rounded(length) for length in range(1, 2049)]
+    assert all(length <= shape < length + max(8, length / 4) for length, shape in enumerate(shapes, 1))
+    assert shapes[9:64:8] == [16, 24, 32, 40, 48, 56, 64]
+    assert len(set(shapes)) == 8 + 4 * 5
+
+
+def test_no_sequence_is_always_left_out_of_the_last_batch() -> None:
+    recipe = replace(recipes["ctl-router"], train_samples=1_000, batch=300, shares=None)
+    data = TrainingData(recipe, task("ctl"), 0, torch.device("cpu"))
+    longest = []
+    for epoch in range(6):
+        batches = [data.batch(epoch * recipe.updates_an_epoch + i) for i in range(recipe.updates_an_epoch)]
+        longest.append(sum(int((batch.lengths() == 6).sum()) for batch in batches))
+    assert min(longest) > 150  # of 200; sorted before cutting, the same 100 would always be missing
 
 
 def test_difficulties_of_different_sizes_get_one_sentence(tmp_path: Path) -> None:
