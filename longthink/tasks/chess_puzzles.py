@@ -147,7 +147,8 @@ class Chess:
         black = bool(batch.info["black"][index])
         names = ["abcdefgh"[file] + str(8 - row if black else row + 1) for row, file in squares]
         if len(squares) == 2 and own[squares[0]] and not own[squares[1]]:
-            return "".join(names)
+            move = "".join(names)
+            return move if _can_be_played(self.text(batch, index), move) else f"{move} (not a legal move)"
         return f"no move ({' '.join(names) or 'no square'} marked)"
 
     def draw(self, batch: Batch, index: int = 0, logits: Tensor | None = None) -> np.ndarray:
@@ -234,6 +235,18 @@ class _Book:
         self._planes[ranks] = _seen(self._planes[ranks], black)
         self._marks[ranks] = _seen(self._marks[ranks], black)
         self._ready[ranks] = True
+
+
+def _can_be_played(fen: str, move: str) -> bool:
+    """With the benefit of the doubt: the position does not say who may castle or take en passant."""
+    board = _rules().Board(fen)
+    board.set_castling_fen("KQkq")
+    if any(str(one)[:4] == move for one in board.legal_moves):
+        return True
+    behind = board.piece_at(_rules().parse_square(move[2] + move[1]))  # a pawn beside it, which it passes behind
+    here = board.piece_at(_rules().parse_square(move[:2]))
+    beside = abs(ord(move[0]) - ord(move[2])) == 1 and move[1] + move[3] == ("56" if board.turn else "43")
+    return beside and str(here).lower() == "p" and str(behind).lower() == "p" and here.color != behind.color
 
 
 def _book(path: str) -> _Book:

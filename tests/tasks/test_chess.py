@@ -324,3 +324,24 @@ def test_damaged_archives(tmp_path: Path) -> None:
     path.write_bytes(whole[:12] + b"\x00" * 40 + whole[52:])
     with pytest.raises(UserError, match=r"puzzles\.csv\.zst is damaged"):
         Chess(str(path)).ranks(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("fen", "move", "legal"),
+    [
+        ("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w - - 0 1", "d2d4", True),
+        ("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w - - 0 1", "d2e3", False),
+        ("r3k2r/8/8/8/8/8/8/R3K2R w - - 0 1", "e1g1", True),  # it may castle
+        ("4k3/8/8/8/8/8/8/R3K3 w - - 0 1", "e1g1", False),
+        ("4k3/8/8/3pP3/8/8/8/4K3 w - - 0 1", "e5d6", True),  # en passant
+        ("4k3/8/8/4P3/8/8/8/4K3 w - - 0 1", "e5d6", False),
+        ("8/P7/8/8/8/8/8/k6K w - - 0 1", "a7a8", True),  # a queen
+    ],
+)
+def test_moves_that_cannot_be_played_are_marked(fen: str, move: str, legal: bool) -> None:
+    puzzles = task("chess")
+    batch = puzzles.parse(fen)
+    classes = torch.zeros(8, 8, dtype=torch.long)
+    for square in (move[:2], move[2:]):
+        classes[int(square[1]) - 1, "abcdefgh".index(square[0])] = 1
+    assert puzzles.show(classes, batch) == (move if legal else f"{move} (not a legal move)")
