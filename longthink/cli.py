@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longthink.errors import UserError, unknown
+from longthink.errors import UserError, at_least, unknown, whole_numbers
 from longthink.explore.command import explore
 from longthink.inspect.commands import app as inspection
 
@@ -180,9 +180,7 @@ def train(
         list[str] | None, typer.Option("--set", help="key=value, model.key=value or task.key=value; repeat it.")
     ] = None,
     devices: Annotated[int, typer.Option(help="How many devices share a batch.")] = 1,
-    precision: Annotated[
-        str | None, typer.Option(help="32-true, bf16-mixed, ...; fits the device if left out.")
-    ] = None,
+    precision: Annotated[str | None, typer.Option(help="32-true or bf16-mixed; fits the device if left out.")] = None,
     accelerator: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     folder: Annotated[str, typer.Option(help="Where the run's folder is made.")] = "runs",
     seconds: Annotated[float | None, typer.Option(help="Stop after this time; the same command goes on.")] = None,
@@ -192,8 +190,8 @@ def train(
     import longthink as lt
     from longthink.training.validation import in_words
 
-    _at_least(0, seed=seed)
-    _at_least(1, devices=devices)
+    at_least(0, seed=seed)
+    at_least(1, devices=devices)
     if seconds is not None and not seconds > 0:
         raise UserError(f"--seconds must be above 0, not {seconds:g}.")
     chosen = lt.override(lt.recipe(recipe), settings or [])
@@ -234,8 +232,8 @@ def evaluate(
     from longthink import solving
     from longthink.training.files import write_json
 
-    _at_least(1, samples=samples, read_every=read_every, **({} if chunk is None else {"chunk": chunk}))
-    _at_least(0, seed=seed)
+    at_least(1, samples=samples, read_every=read_every, **({} if chunk is None else {"chunk": chunk}))
+    at_least(0, seed=seed)
     if precision not in ("32", "bf16"):
         raise UserError(f"--precision must be 32 or bf16, not {precision!r}.")
     for path, kinds in ((out, (".json",)), (plot, (".png", ".pdf", ".svg"))):
@@ -247,11 +245,11 @@ def evaluate(
     if hasattr(loaded.task, "stream"):
         _bits(loaded, weights, samples, precision, as_json, out)
         return
-    chosen = recipe.difficulty if difficulty is None else _numbers("difficulty", difficulty)
+    chosen = recipe.difficulty if difficulty is None else whole_numbers("difficulty", difficulty)
     if steps is None:
         steps = min(5 * recipe.steps, getattr(loaded.model, "max_steps", None) or 5 * recipe.steps)
         steps -= steps % read_every
-    _at_least(1, steps=steps)
+    at_least(1, steps=steps)
     if chunk is None:
         chunk = 100 if place.type == "cuda" else 20
     curves = _curves(loaded, chosen, steps, samples, seed, min(chunk, samples), read_every, precision, as_json)
@@ -303,7 +301,7 @@ def study(
     chosen = studies.studies[name]
     if not report:
         options = lt.TrainingOptions(folder=folder, seconds=seconds)
-        studies.run(chosen, _numbers("seeds", seeds), rows or (), results, options, settings or (), workers)
+        studies.run(chosen, whole_numbers("seeds", seeds), rows or (), results, options, settings or (), workers)
     print(studies.report(chosen, results))
 
 
@@ -529,19 +527,6 @@ def _cell(value: Any) -> str:
 
 def _first_line(thing: Any) -> str:
     return (thing.__doc__ or "").strip().split("\n", 1)[0].rstrip(".:")
-
-
-def _at_least(low: int, **options: int) -> None:
-    for name, value in options.items():
-        if value < low:
-            raise UserError(f"--{name.replace('_', '-')} must be {low} or more, not {value}.")
-
-
-def _numbers(name: str, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UserError(f"--{name} must be whole numbers with commas, as in 1,2, not {text!r}.") from None
 
 
 def _standard_input() -> str:

@@ -21,6 +21,21 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     return UserError(f"There is no {kind} named {name!r}; {hint}")
 
 
+def at_least(low: int, **options: int) -> None:
+    """Complain about an option of the command line that is too small."""
+    for name, value in options.items():
+        if value < low:
+            raise UserError(f"--{name.replace('_', '-')} must be {low} or more, not {value}.")
+
+
+def whole_numbers(name: str, text: str) -> tuple[int, ...]:
+    """An option of the command line that is a list."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(f"--{name} must be whole numbers with commas, as in 1,2, not {text!r}.") from None
+
+
 _PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
     int: ((int,), "a whole number"),
     float: ((int, float), "a number"),

@@ -11,6 +11,17 @@ from torch import Tensor
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
+RELATIVE_ATTENTION = {
+    "data_to_q.weight": "query.weight",
+    "data_to_kv.weight": "key_value.weight",
+    "multi_head_merge.weight": "merge.weight",
+    "global_content_bias": "content_bias",
+    "global_pos_bias": "position_bias",
+    "pos_to_pq.weight": "position.weight",
+}
+"""Weights of the public code by our names."""
+
+
 def fixture(name: str) -> dict[str, Tensor]:
     path = SHARED / "fixtures" / f"{name}.safetensors"
     if not path.exists():

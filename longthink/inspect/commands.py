@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longthink.errors import UserError
+from longthink.errors import UserError, at_least, whole_numbers
 
 if TYPE_CHECKING:
     import longthink as lt
@@ -184,7 +184,7 @@ def overthinking(
     from longthink.inspect import convergence as asked
 
     sizes = _sizes(difficulty) or (_size(loaded, None),)
-    times = _numbers("multiples", multiples)
+    times = whole_numbers("multiples", multiples)
     with _counted(len(sizes) * samples * loaded.recipe.steps * max(times), as_json) as on_step:
         found = [
             asked.overthinking(
@@ -279,7 +279,7 @@ def receptive_field(
 
     size = _size(loaded, difficulty)
     batch = loaded.task.sample(samples, size, seed, "test")
-    where = None if place is None else _numbers("place", place)
+    where = None if place is None else whole_numbers("place", place)
     found = asked.receptive_field(loaded.model, loaded.task, batch, steps, where, threshold=threshold)
     limit = getattr(loaded.model, "max_steps", None)
     found = asked.with_steps_used(found, curve(loaded.model, loaded.task, batch, limit or 3 * loaded.recipe.steps))
@@ -427,10 +427,8 @@ def _load(weights: str, device: str, out: Path | None, plot: Path | None, sample
     from longthink import solving
     from longthink.loading import load
 
-    if samples < 1:
-        raise UserError(f"--samples must be 1 or more, not {samples}.")
-    if seed < 0:
-        raise UserError(f"--seed must be 0 or more, not {seed}.")
+    at_least(1, samples=samples)
+    at_least(0, seed=seed)
     for path, kinds in ((out, (".json",)), (plot, (".png", ".pdf", ".svg"))):
         if path is not None:
             solving.check_place(path, kinds)
@@ -490,14 +488,7 @@ def _posed(loaded: lt.Loaded, problem: str | None, difficulty: int | None, seed:
 
 
 def _sizes(text: str | None) -> tuple[int, ...]:
-    return () if text is None else _numbers("difficulty", text)
-
-
-def _numbers(name: str, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UserError(f"--{name} must be whole numbers with commas, as in 1,2, not {text!r}.") from None
+    return () if text is None else whole_numbers("difficulty", text)
 
 
 def _list(values: Sequence[Any]) -> str:

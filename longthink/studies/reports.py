@@ -48,7 +48,7 @@ def report(study: Study, results: Path) -> Path:
         rows = _table(study, one, found)
         if rows:
             head = ["model", "published (step)", *one.columns, "seeds", "n"]
-            lines += [f"## {one.name}", "", _line(head), _line(["---"] * len(head)), *map(_line, rows), ""]
+            lines += [f"## {one.name}", "", *_lines(head, rows), ""]
             if any(len(run["exams"].get(one.name, {}).get("steps", ())) > 1 for runs in found.values() for run in runs):
                 picture = results / f"{study.name}-{_slug(one.name)}.png"
                 _draw(study, one, found, picture)
@@ -68,7 +68,7 @@ def _table(study: Study, one: Exam, found: dict[str, list[dict[str, Any]]]) -> l
             continue
         cells = [row.label, "-" if published is None else _published(*published)]
         if measured:
-            cells += [*one.cells(measured, _trained(row, found)), str(len(measured)), _number_of_samples(measured)]
+            cells += _cells(row, one, found)
         else:
             cells += ["not run", *[""] * (len(one.columns) + 1)]
         rows.append(cells)
@@ -80,12 +80,21 @@ def _measured(row: Row, one: Exam, found: dict[str, list[dict[str, Any]]]) -> li
     return [run["exams"][one.name] for run in found.get(row.label, []) if one.name in run["exams"]]
 
 
-def _number_of_samples(measured: list[dict[str, Any]]) -> str:
-    return " or ".join(map(str, sorted({m["samples"] for m in measured})))
+def _cells(row: Row, one: Exam, found: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """What a row came to in an exam that it has had, its seeds, and the number of problems."""
+    measured = _measured(row, one, found)
+    samples = " or ".join(map(str, sorted({m["samples"] for m in measured})))
+    return [*one.cells(measured, _trained(row, found)), str(len(measured)), samples]
+
+
+def _recipe(row: Row, found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """The settings of a row that has been measured."""
+    recipe: dict[str, Any] = found[row.label][0]["card"]["recipe"]
+    return recipe
 
 
 def _trained(row: Row, found: dict[str, list[dict[str, Any]]]) -> int:
-    return row.steps or int(found[row.label][0]["card"]["recipe"]["steps"])
+    return row.steps or int(_recipe(row, found)["steps"])
 
 
 def _published(percent: float, spread: float | None, step: int | None) -> str:
@@ -96,15 +105,15 @@ def _compact(study: Study, found: dict[str, list[dict[str, Any]]]) -> list[str]:
     """Published beside ours for each model; then the means of those seeds that have had all exams."""
     rows = [row for row in study.rows if row.label in found or row.published]
     head = ["", *(f"{row.label}: {whose}" for row in rows for whose in ("published", "ours"))]
-    lines = [_line(head), _line(["---"] * len(head))]
+    table = []
     for one in study.exams:
         cells = [one.name]
         for row in rows:
             measured = _measured(row, one, found)
             published = row.published.get(one.name)
             cells += ["-" if published is None else _published(*published)]
-            cells += [one.cells(measured, _trained(row, found))[0] if measured else "not run"]
-        lines.append(_line(cells))
+            cells += [_cells(row, one, found)[0] if measured else "not run"]
+        table.append(cells)
     means, failures = ["mean"], [f"above {study.failed_above}"]
     for row in rows:
         whole = [
@@ -116,21 +125,17 @@ def _compact(study: Study, found: dict[str, list[dict[str, Any]]]) -> list[str]:
         means += [spread([statistics.mean(each) for each in values]) if values else "not run"]
         failed = [float(sum(value > (study.failed_above or 0) for value in each)) for each in values]
         failures += ["-", spread(failed) if failed else "not run"]
-    lines.append(_line(means))
-    return [*lines, *([_line(failures)] if study.failed_above is not None else []), ""]
+    table += [means] if study.failed_above is None else [means, failures]
+    return [*_lines(head, table), ""]
 
 
 def _along_axis(study: Study, found: dict[str, list[dict[str, Any]]]) -> list[str]:
     lines = []
+    head = [study.axis, *study.exams[0].columns, "seeds", "n"]
     for row in (row for row in study.rows if row.label in found):
-        head = [study.axis, *study.exams[0].columns, "seeds", "n"]
-        lines += [f"## {row.label}", "", _line(head), _line(["---"] * len(head))]
-        for one in study.exams:
-            measured = _measured(row, one, found)
-            if measured:
-                cells = [*one.cells(measured, _trained(row, found)), str(len(measured)), _number_of_samples(measured)]
-                lines.append(_line([str(one.difficulty), *cells]))
-        lines.append("")
+        exams = [one for one in study.exams if _measured(row, one, found)]
+        rows = [[str(one.difficulty), *_cells(row, one, found)] for one in exams]
+        lines += [f"## {row.label}", "", *_lines(head, rows), ""]
     return lines
 
 
@@ -148,17 +153,14 @@ def _draw_axis(study: Study, found: dict[str, list[dict[str, Any]]], path: Path)
         for step in shown:
             means = [_mean_at(step, _measured(row, one, found)) for one in exams]
             axes.plot([one.difficulty for one in exams], means, "o-", ms=4, label=f"{row.label}: {step} steps")
-        axes.axvspan(*_limits(found[row.label][0]["card"]["recipe"]["difficulty"]), color="0.9", zorder=0)
+        difficulties = _recipe(row, found)["difficulty"]
+        axes.axvspan(min(difficulties), max(difficulties), color="0.9", zorder=0)
     axes.set(xlabel=f"{study.axis} (training: grey)", ylabel="solved (%)", ylim=(-3, 103), title=study.title)
     if study.exams[0].difficulty > study.exams[-1].difficulty:  # type: ignore[operator]
         axes.invert_xaxis()  # harder to the right
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, fontsize=8, loc="lower left")
     figure.savefig(path)
-
-
-def _limits(difficulties: Sequence[int]) -> tuple[int, int]:
-    return min(difficulties), max(difficulties)
 
 
 def _nearest(wanted: int, steps: Sequence[int]) -> int:
@@ -186,15 +188,8 @@ def _draw_learning(study: Study, found: dict[str, list[dict[str, Any]]], path: P
 
 
 def _how(found: dict[str, list[dict[str, Any]]]) -> list[str]:
-    lines = [
-        "## How it was made",
-        "",
-        "Updates and minutes of the chosen checkpoint, of all that the recipe plans.",
-        "",
-    ]
-    lines.append(_line(["row", "recipe", "seed", "updates", "minutes", "hardware", "parameters"]))
-    lines.append(_line(["---"] * 7))
-    others = False
+    head = ["row", "recipe", "seed", "updates", "minutes", "hardware", "parameters"]
+    rows, others = [], False
     for label, runs in found.items():
         for run_ in runs:
             card = run_["card"]
@@ -203,9 +198,15 @@ def _how(found: dict[str, list[dict[str, Any]]]) -> list[str]:
             others = others or changed
             updates = f"{card['updates']} of {recipe.updates}"
             cells = [label, recipe.name + "\\*" * changed, run_["seed"], updates, card["minutes"], card["hardware"]]
-            lines.append(_line([*map(str, cells), f"{card['parameters']:,}"]))
+            rows.append([*map(str, cells), f"{card['parameters']:,}"])
+    what = "Updates and minutes of the chosen checkpoint, of all that the recipe plans."
     note = "\\* with other settings than the recipe of this name has today; they are in the stored card."
-    return [*lines, "", *([note, ""] if others else [])]
+    return ["## How it was made", "", what, "", *_lines(head, rows), "", *([note, ""] if others else [])]
+
+
+def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table."""
+    return [_line(cells) for cells in (head, ["---"] * len(head), *rows)]
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -226,11 +227,11 @@ def _draw(study: Study, one: Exam, found: dict[str, list[dict[str, Any]]], path:
         measured = _measured(row, one, found)
         if not measured:
             continue
-        recipe = found[row.label][0]["card"]["recipe"]
+        recipe = _recipe(row, found)
         train_steps = recipe["steps"]
         steps, accuracies = common_steps(measured)
         if recipe["model_options"].get("distinct_steps"):  # its earlier layers were never asked
-            steps, accuracies = steps[-1:], [one[-1:] for one in accuracies]
+            steps, accuracies = steps[-1:], [seed[-1:] for seed in accuracies]
         curves = torch.tensor(accuracies) * 100
         style = "-" if len(steps) > 1 else "o"
         (drawn,) = axes.plot(steps, curves.mean(0), style, color=f"C{index}", label=row.label, linewidth=1.8)

@@ -9,7 +9,6 @@ The data are at http://www.thespermwhale.com/jaseweston/babi/tasks_1-20_v1-2.tar
 from __future__ import annotations
 
 import io
-import os
 import re
 import tarfile
 import zlib
@@ -27,7 +26,7 @@ from torch import Tensor
 
 from longthink.errors import UserError
 from longthink.tasks.base import Batch, Split, check_request, correct_everywhere, mixed_seed, tasks
-from longthink.tasks.reading import blocks
+from longthink.tasks.reading import blocks, data_places
 from longthink.tasks.rng import shuffled_rounds
 
 ADDRESS = "http://www.thespermwhale.com/jaseweston/babi/tasks_1-20_v1-2.tar.gz"
@@ -418,9 +417,8 @@ def _is_valid(story: Story) -> bool:
 
 def _found(folder: str) -> Path:
     """The folder that has en-10k in it, or an archive."""
-    places = [Path("."), Path("data"), Path(os.environ.get("LONGTHINK_DATA", "."))]
     names = [folder, "tasks_1-20_v1-2", "tasks_1-20_v1-2.tar.gz"] if folder == Babi.folder else [folder]
-    for path in (place / Path(name).expanduser() for place in places for name in names):
+    for path in (place / Path(name).expanduser() for place in data_places() for name in names):
         if path.is_file():
             return path
         for inner in (path, path / "tasks_1-20_v1-2", path / "babi"):

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from longthink.errors import UserError
 from longthink.tasks.base import Batch, Split, check_request, mixed_seed, tasks
-from longthink.tasks.reading import data_file, read_lines
+from longthink.tasks.reading import find_data, read_lines
 from longthink.tasks.rng import SPLIT_CODES, absorb, shuffled_rounds
 
 if TYPE_CHECKING:
@@ -239,26 +239,25 @@ class _Book:
 
 def _can_be_played(fen: str, move: str) -> bool:
     """With the benefit of the doubt: the position does not say who may castle or take en passant."""
-    board = _rules().Board(fen)
+    rules = _rules()
+    board = rules.Board(fen)
     board.set_castling_fen("KQkq")
     if any(str(one)[:4] == move for one in board.legal_moves):
         return True
-    behind = board.piece_at(_rules().parse_square(move[2] + move[1]))  # a pawn beside it, which it passes behind
-    here = board.piece_at(_rules().parse_square(move[:2]))
-    beside = abs(ord(move[0]) - ord(move[2])) == 1 and move[1] + move[3] == ("56" if board.turn else "43")
-    return beside and str(here).lower() == "p" and str(behind).lower() == "p" and here.color != behind.color
+    pawn, beside = (board.piece_at(rules.parse_square(square)) for square in (move[:2], move[2] + move[1]))
+    next_file = abs(ord(move[0]) - ord(move[2])) == 1
+    en_passant = next_file and move[1] + move[3] == ("56" if board.turn else "43")
+    return en_passant and str(pawn).lower() == str(beside).lower() == "p" and pawn.color != beside.color
 
 
 def _book(path: str) -> _Book:
-    file = Path(path).expanduser()
-    if not file.is_file():
-        try:
-            file = data_file(path.removesuffix(".zst"))
-        except UserError:
-            raise UserError(
-                f"There is no puzzle file {path}; get {_ADDRESS} and put it into ./data, "
-                "or set LONGTHINK_DATA to its folder."
-            ) from None
+    given = Path(path).expanduser()
+    file = given if given.is_file() else find_data(path.removesuffix(".zst"))
+    if file is None:
+        raise UserError(
+            f"There is no puzzle file {path}; get {_ADDRESS} and put it into ./data, "
+            "or set LONGTHINK_DATA to its folder."
+        )
     stamp = file.stat()
     return _cached_book(file.resolve(), stamp.st_mtime_ns, stamp.st_size)
 

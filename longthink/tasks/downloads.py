@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longthink.errors import UserError
-from longthink.tasks.reading import data_file
+from longthink.tasks.reading import find_data
 
 _BLOCK = 1 << 20
 
@@ -36,10 +36,9 @@ def cache_folder(folder: str | None = None) -> Path:
 
 
 def obtain(file: Published, folder: Path) -> Path:
-    """The file: from where a person has put it (see ``data_file``), from the cache, or from its address."""
-    try:
-        given = data_file(file.name)
-    except UserError:
+    """The file: from where a person has put it (see ``find_data``), from the cache, or from its address."""
+    given = find_data(file.name)
+    if given is None:
         given = folder / file.name
         if not given.is_file():
             _fetch(file, given)

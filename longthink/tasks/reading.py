@@ -10,13 +10,22 @@ from typing import BinaryIO
 from longthink.errors import UserError
 
 
+def data_places() -> tuple[Path, ...]:
+    """Where people put data: the current folder, ./data and $LONGTHINK_DATA."""
+    return Path("."), Path("data"), Path(os.environ.get("LONGTHINK_DATA", "."))
+
+
+def find_data(name: str) -> Path | None:
+    """A published data file by name, plain or .zst, in one of these places."""
+    candidates = (place / file for place in data_places() for file in (name, f"{name}.zst"))
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
 def data_file(name: str) -> Path:
-    """A published data file by name, plain or .zst, in the current folder, in ./data or in $LONGTHINK_DATA."""
-    places = [Path("."), Path("data"), Path(os.environ.get("LONGTHINK_DATA", "."))]
-    for place in places:
-        for candidate in (place / name, place / f"{name}.zst"):
-            if candidate.is_file():
-                return candidate
+    """``find_data``, or a sentence."""
+    found = find_data(name)
+    if found is not None:
+        return found
     raise UserError(f"There is no data file {name}; put it into ./data or set LONGTHINK_DATA to its folder.")
 
 

@@ -58,8 +58,8 @@ class TrainingData:
         recipe = self.recipe
         if self._problems is None or recipe.fresh:
             seed = derived_seed(self.seed, epoch if recipe.fresh else 0)
-            sizes = proportions(recipe.train_samples, recipe.shares or [1] * len(recipe.difficulty))
-            problems = mixed_problems(self.task, sizes, recipe.difficulty, seed, "train")
+            difficulties, n = recipe.difficulty, recipe.train_samples
+            problems = mixed_problems(self.task, n, difficulties, seed, "train", recipe.shares)
             self._lengths = problems.lengths() if problems.is_sequence else None
             size = problems.inputs.nbytes + problems.targets.nbytes
             self._problems = problems.to(self.device) if size < _KEEP_ON_DEVICE else problems
@@ -97,11 +97,10 @@ def proportions(n: int, shares: Sequence[int]) -> list[int]:
 
 
 def mixed_problems(
-    task: Task, sizes: int | Sequence[int], difficulties: Sequence[int], seed: int, split: Split
+    task: Task, n: int, difficulties: Sequence[int], seed: int, split: Split, shares: Sequence[int] | None = None
 ) -> Batch:
-    """So many problems of each difficulty; one number is shared out in equal parts."""
-    if isinstance(sizes, int):
-        sizes = proportions(sizes, [1] * len(difficulties))
+    """``n`` problems of these difficulties, in equal parts or in such ``shares``."""
+    sizes = proportions(n, shares or [1] * len(difficulties))
     parts = [task.sample(size, d, seed, split) for size, d in zip(sizes, difficulties, strict=True) if size]
     if len({part.inputs.shape[1:] for part in parts}) > 1 and not parts[0].is_sequence:
         raise UserError(f"{task.name} differ in size with their difficulty; train at one of {list(difficulties)}.")

@@ -230,16 +230,14 @@ class Trainer:
                             report.say("Time is up; one validation, so that there are weights to load.")
                         report.say(self._validate(due))
                     self._save()
-                if self._is_over() and self.update < self.recipe.updates:
-                    report.say(
-                        f"Over after {self.update} of {self.recipe.updates} updates: {self.recipe.enough} flawless "
-                        "validations in a row."
-                    )
                 if (late or asked) and not self._is_over():
                     report.say(f"Stopped after {self.update} of {self.recipe.updates} updates; run again to go on.")
                     if asked:
                         raise KeyboardInterrupt
                     return
+            if self.update < self.recipe.updates:
+                made = f"{self.update} of {self.recipe.updates} updates"
+                report.say(f"Over after {made}: {self.recipe.enough} flawless validations in a row.")
         if chief:
             self._finish()
 

@@ -15,16 +15,7 @@ from longthink.layers.causal import CausalRelativeAttention, by_past_distance, m
 from longthink.layers.positions import sinusoids
 from longthink.layers.switch_head import SwitchHead, rotated
 from longthink.think import think
-from tests.fixtures import fixture
-
-NAMES = {
-    "data_to_q.weight": "query.weight",
-    "data_to_kv.weight": "key_value.weight",
-    "multi_head_merge.weight": "merge.weight",
-    "global_content_bias": "content_bias",
-    "global_pos_bias": "position_bias",
-    "pos_to_pq.weight": "position.weight",
-}
+from tests.fixtures import RELATIVE_ATTENTION, fixture
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +41,7 @@ def test_matches_the_public_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     w = {name[2:]: value.requires_grad_() for name, value in tensors.items() if name.startswith("w.")}
     ours = CausalRelativeAttention(32, 2)
     own = dict(ours.named_parameters())
-    pairs = {f"self_attn.{theirs}": own[mine] for theirs, mine in NAMES.items()}
+    pairs = {f"self_attn.{theirs}": own[mine] for theirs, mine in RELATIVE_ATTENTION.items()}
     with torch.no_grad():
         for name, parameter in pairs.items():
             parameter.copy_(w[name])

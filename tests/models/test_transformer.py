@@ -14,15 +14,10 @@ from longthink.layers.positions import by_distance, relative_sinusoids
 from longthink.models import build
 from longthink.models.transformer import GatedLayer, PostNormLayer, Transformer
 from longthink.think import think, unfold
-from tests.fixtures import fixture
+from tests.fixtures import RELATIVE_ATTENTION, fixture
 
 ATTENTION = {
-    "data_to_q.weight": "query.weight",
-    "data_to_kv.weight": "key_value.weight",
-    "multi_head_merge.weight": "merge.weight",
-    "global_content_bias": "content_bias",
-    "global_pos_bias": "position_bias",
-    "pos_to_pq.weight": "position.weight",
+    **RELATIVE_ATTENTION,
     "data_to_qp.weight": "direction.weight",
     "data_to_qp.bias": "direction.bias",
     "data_to_absgate.weight": "choice.weight",
