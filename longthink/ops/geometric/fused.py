@@ -12,28 +12,41 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+from triton.language.extra import libdevice
 
 LONGEST = 64
 
 
 @triton.jit
-def _met_before(x, i, j, N: tl.constexpr):
+def _met_before(x, i, j, N: tl.constexpr, PARTS: tl.constexpr):
     """For each query i and key j the sum of x over the keys that i meets before j; x is 0 where there is no key.
 
-    Each side is summed outwards on its own; the other side's part is found at the mirror place of j.
+    These keys lie between j and its mirror place, so the sum is a difference of two sums from the left. Those are
+    products with a triangle of ones: x is taken apart into ``PARTS`` of 8 bits, which bfloat16 holds exactly (0: it
+    stays whole, in the interpreter, which cannot multiply bfloat16).
     """
-    right = j > i
-    outwards = tl.where(
-        right, tl.cumsum(tl.where(right, x, 0.0), 1), tl.cumsum(tl.where(j < i, x, 0.0), 1, reverse=True)
-    )
-    mirror = 2 * i - j + right.to(tl.int32)  # of two equally far keys the right one is met first
-    mirror = tl.minimum(tl.maximum(mirror, 0), N - 1)
-    return outwards - x + tl.gather(outwards, mirror, 1)
+    place = tl.arange(0, N)
+    triangle = place[:, None] <= place[None, :]
+    if PARTS == 0:
+        upto = tl.dot(x, triangle.to(tl.float32), input_precision="ieee")
+    else:
+        part = x.to(tl.bfloat16)
+        upto = tl.dot(part, triangle.to(tl.bfloat16))
+        rest = x
+        for _ in tl.static_range(PARTS - 1):
+            rest -= part.to(tl.float32)
+            part = rest.to(tl.bfloat16)
+            upto = tl.dot(part, triangle.to(tl.bfloat16), acc=upto)
+    mirror = 2 * i - j
+    there = tl.gather(upto, tl.minimum(tl.maximum(mirror, 0), N - 1), 1)
+    there = tl.where(mirror < 0, 0.0, there)
+    return tl.where(j > i, upto - x - there, there - upto)
 
 
 @triton.jit
 def _match(queries, keys, direction, padding, sequence, head, n, heads, i, j, N: tl.constexpr, DIRECTED: tl.constexpr,
-           PADDED: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+           PADDED: tl.constexpr, PRECISION: tl.constexpr, PARTS: tl.constexpr):  # fmt: skip
     """Weights A, probabilities P, and which keys are there: [N, N]."""
     x = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
     row = tl.arange(0, N)
@@ -46,17 +59,20 @@ def _match(queries, keys, direction, padding, sequence, head, n, heads, i, j, N:
     if PADDED:
         absent = tl.load(padding + sequence * n + row, mask=row < n, other=1)
         present = present & (absent == 0)[None, :]
-    # softplus(x) = max(x, 0) + log(1 + exp(-|x|)): no overflow
-    tail = tl.log(1.0 + tl.exp(-tl.abs(x)))
+    # Logarithms to base 2, which are cheap. softplus(x) = max(x, 0) + log(1 + exp(-|x|)): no overflow
+    x *= 1.4426950408889634
+    tail = 1.0 + tl.exp2(-tl.abs(x))
+    tail = tl.log2(tail) if PARTS == 0 else libdevice.fast_log2f(tail)
     log_p = tl.minimum(x, 0.0) - tail
-    log_rest = tl.where(present, -tl.maximum(x, 0.0) - tail, 0.0)
-    a = tl.where(present, tl.exp(log_p + _met_before(log_rest, i, j, N)), 0.0)
-    return a, tl.exp(log_p), present
+    # Nothing is left after 2^-100; larger numbers would only cost precision.
+    log_rest = tl.where(present, tl.maximum(-tl.maximum(x, 0.0) - tail, -100.0), 0.0)
+    a = tl.where(present, tl.exp2(log_p + _met_before(log_rest, i, j, N, PARTS)), 0.0)
+    return a, tl.exp2(log_p), present
 
 
 @triton.jit
 def _forward(q, kv, direction, padding, out, n, heads, CHANNELS: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
-             DIRECTED: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+             DIRECTED: tl.constexpr, PADDED: tl.constexpr, PRECISION: tl.constexpr, PARTS: tl.constexpr):  # fmt: skip
     sequence = (tl.program_id(0) // heads).to(tl.int64)
     head = tl.program_id(0) % heads
     row, channel = tl.arange(0, N), tl.arange(0, D)
@@ -66,7 +82,7 @@ def _forward(q, kv, direction, padding, out, n, heads, CHANNELS: tl.constexpr, N
     keys = tl.load(kv + token * 2 * CHANNELS + channel[None, :], mask=inside, other=0.0)
     values = tl.load(kv + (token * 2 + 1) * CHANNELS + channel[None, :], mask=inside, other=0.0)
     a, _p, _present = _match(queries, keys, direction, padding, sequence, head, n, heads, row[:, None], row[None, :], N,
-                             DIRECTED, PADDED, PRECISION)  # fmt: skip
+                             DIRECTED, PADDED, PRECISION, PARTS)  # fmt: skip
     y = tl.dot(a.to(values.dtype), values, input_precision=PRECISION)
     tl.store(out + token * CHANNELS + channel[None, :], y.to(out.dtype.element_ty), mask=inside)
 
@@ -74,7 +90,7 @@ def _forward(q, kv, direction, padding, out, n, heads, CHANNELS: tl.constexpr, N
 @triton.jit
 def _backward(q, kv, direction, padding, d_out, d_q, d_kv, d_direction, n, heads, CHANNELS: tl.constexpr,
               N: tl.constexpr, D: tl.constexpr, DIRECTED: tl.constexpr, PADDED: tl.constexpr,
-              PRECISION: tl.constexpr):  # fmt: skip
+              PRECISION: tl.constexpr, PARTS: tl.constexpr):  # fmt: skip
     sequence = (tl.program_id(0) // heads).to(tl.int64)
     head = tl.program_id(0) % heads
     row, channel = tl.arange(0, N), tl.arange(0, D)
@@ -84,13 +100,13 @@ def _backward(q, kv, direction, padding, d_out, d_q, d_kv, d_direction, n, heads
     queries = tl.load(q + token * CHANNELS + channel[None, :], mask=inside, other=0.0)
     keys = tl.load(kv + token * 2 * CHANNELS + channel[None, :], mask=inside, other=0.0)
     a, p, present = _match(queries, keys, direction, padding, sequence, head, n, heads, i, j, N, DIRECTED, PADDED,
-                           PRECISION)  # fmt: skip
+                           PRECISION, PARTS)  # fmt: skip
     values = tl.load(kv + (token * 2 + 1) * CHANNELS + channel[None, :], mask=inside, other=0.0)
     dy = tl.load(d_out + token * CHANNELS + channel[None, :], mask=inside, other=0.0)
     d_values = tl.dot(tl.trans(a.to(dy.dtype)), dy, input_precision=PRECISION)
     tl.store(d_kv + (token * 2 + 1) * CHANNELS + channel[None, :], d_values.to(d_kv.dtype.element_ty), mask=inside)
     g = tl.dot(dy, tl.trans(values), input_precision=PRECISION) * a
-    later = tl.sum(g, 1)[:, None] - g - _met_before(g, i, j, N)
+    later = tl.sum(g, 1)[:, None] - g - _met_before(g, i, j, N, PARTS)
     dx = tl.where(present, g * (1.0 - p) - p * later, 0.0)
     if DIRECTED:
         sides = d_direction + ((sequence * n + row) * heads + head) * 2
@@ -111,35 +127,78 @@ def _sizes(n: int, channels: int, kind: torch.dtype) -> dict[str, Any]:
         "N": side,
         "D": max(16, triton.next_power_of_2(channels)),
         "PRECISION": "ieee" if exact else "tf32",
-        "num_warps": 8 if side > 32 else 4,
+        "PARTS": 0 if triton.knobs.runtime.interpret else 3 if kind == torch.float32 else 2,
+        "num_warps": 4,
     }
 
 
-class _Read(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, kv: Tensor, direction: Tensor | None, padding: Tensor | None) -> Tensor:
-        batch, n, heads, channels = q.shape
-        q, kv = q.contiguous(), kv.to(q.dtype).contiguous()
-        direction = None if direction is None else direction.contiguous()
-        absent = None if padding is None else padding.to(torch.uint8).contiguous()
-        out = torch.empty_like(q)
-        _forward[(batch * heads,)](q, kv, direction, absent, out, n, heads, DIRECTED=direction is not None,
-                                   PADDED=absent is not None, **_sizes(n, channels, q.dtype))  # fmt: skip
-        ctx.save_for_backward(q, kv, direction, absent)
-        return out
+# Operators of their own and no autograd function: where steps are compiled, what they return is kept for the backward
+# pass and not computed again.
+@torch.library.custom_op(
+    "longthink::geometric_read",
+    mutates_args=(),
+    schema="(Tensor q, Tensor kv, Tensor? direction, Tensor? absent) -> Tensor",
+)
+def _read(q: Tensor, kv: Tensor, direction: Tensor | None, absent: Tensor | None) -> Tensor:
+    batch, n, heads, channels = q.shape
+    out = torch.empty_like(q)
+    _forward[(batch * heads,)](q, kv, direction, absent, out, n, heads, DIRECTED=direction is not None,
+                               PADDED=absent is not None, **_sizes(n, channels, q.dtype))  # fmt: skip
+    return out
 
-    @staticmethod
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
-        q, kv, direction, absent = ctx.saved_tensors
-        batch, n, heads, channels = q.shape
-        d_q, d_kv = torch.empty_like(q), torch.empty_like(kv)
-        d_direction = None if direction is None else torch.empty_like(direction)
-        _backward[(batch * heads,)](q, kv, direction, absent, d_out.to(q.dtype).contiguous(), d_q, d_kv, d_direction, n,
-                                    heads, DIRECTED=direction is not None, PADDED=absent is not None,
-                                    **_sizes(n, channels, q.dtype))  # fmt: skip
-        return d_q, d_kv, d_direction, None
+
+@torch.library.custom_op(
+    "longthink::geometric_read_backward",
+    mutates_args=(),
+    schema="(Tensor d_out, Tensor q, Tensor kv, Tensor? direction, Tensor? absent) -> (Tensor, Tensor, Tensor)",
+)
+def _read_backward(
+    d_out: Tensor, q: Tensor, kv: Tensor, direction: Tensor | None, absent: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    batch, n, heads, channels = q.shape
+    d_q, d_kv = torch.empty_like(q), torch.empty_like(kv)
+    d_direction = q.new_empty(0) if direction is None else torch.empty_like(direction)
+    _backward[(batch * heads,)](q, kv, direction, absent, d_out, d_q, d_kv, d_direction, n, heads,
+                                DIRECTED=direction is not None, PADDED=absent is not None,
+                                **_sizes(n, channels, q.dtype))  # fmt: skip
+    return d_q, d_kv, d_direction
+
+
+@_read.register_fake
+def _(q: Tensor, kv: Tensor, direction: Tensor | None, absent: Tensor | None) -> Tensor:
+    return torch.empty_like(q)
+
+
+@_read_backward.register_fake
+def _(
+    d_out: Tensor, q: Tensor, kv: Tensor, direction: Tensor | None, absent: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    d_direction = q.new_empty(0) if direction is None else torch.empty_like(direction)
+    return torch.empty_like(q), torch.empty_like(kv), d_direction
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor | None, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _gradients(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+    q, kv, direction, absent = ctx.saved_tensors
+    d_q, d_kv, d_direction = _read_backward(d_out.to(q.dtype).contiguous(), q, kv, direction, absent)
+    return d_q, d_kv, None if direction is None else d_direction, None
+
+
+_read.register_autograd(_gradients, setup_context=_keep)
+
+
+@register_flop_formula(torch.ops.longthink.geometric_read)
+def _work(q_shape: tuple[int, ...], *_others: Any, **_more: Any) -> int:
+    """For those who choose what to compute again: a logit takes as long as this many operations of a matrix product."""
+    batch, n, heads, channels = q_shape
+    return batch * heads * n * n * (4 * channels + 1_500)
 
 
 def fused_read(q: Tensor, kv: Tensor, direction: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
-    result: Tensor = _Read.apply(q, kv, direction, padding)
+    sides = None if direction is None else direction.contiguous()
+    absent = None if padding is None else padding.to(torch.uint8)
+    result: Tensor = _read(q.contiguous(), kv.to(q.dtype).contiguous(), sides, absent)
     return result
