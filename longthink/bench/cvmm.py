@@ -45,7 +45,10 @@ def measure(
     experts: tuple[int, ...] = EXPERTS,
     repeats: int = 20,
 ) -> dict[str, Any]:
-    """Milliseconds and peak memory of one layer in bfloat16 (float32 on a CPU), weights and gradients in float32."""
+    """Milliseconds and peak memory of one layer in bfloat16 (float32 on a CPU), weights and their gradients in float32.
+
+    Memory is what a pass needs beside the weights, its input and the output's gradient; all gradients count.
+    """
     speed = _ceilings() if device() == "cuda" else None
     rows = []
     for number in experts:
@@ -75,7 +78,8 @@ def _paths(width: int, k: int, size: int, experts: int) -> list[tuple[str, nn.Mo
 
 
 def _time(layer: nn.Module, tokens: int, width: int, repeats: int, captured: bool) -> tuple[float, float | None]:
-    x = torch.randn(tokens, width, device=device(), requires_grad=True)
+    kind = torch.bfloat16 if device() == "cuda" else torch.float32
+    x = torch.randn(tokens, width, device=device(), dtype=kind, requires_grad=True)
     probe = torch.randn_like(x)
     weights = [x, *layer.parameters()]
 
@@ -91,7 +95,10 @@ def _time(layer: nn.Module, tokens: int, width: int, repeats: int, captured: boo
     go = _capture(run) if captured else run
     for _ in range(5):
         go()
+    for weight in weights:
+        weight.grad = None
     torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
     for event in events[:-1]:
@@ -100,7 +107,9 @@ def _time(layer: nn.Module, tokens: int, width: int, repeats: int, captured: boo
     events[-1].record()
     torch.cuda.synchronize()
     times = [a.elapsed_time(b) for a, b in pairwise(events)]
-    peak = None if captured else torch.cuda.max_memory_allocated() / 2**20
+    peak = None if captured else (torch.cuda.max_memory_allocated() - before) / 2**20
+    for weight in weights:
+        weight.grad = None
     return statistics.median(times), peak
 
 

@@ -242,6 +242,26 @@ def _multiply_rows(
     return out
 
 
+def _multiply_and_sum(
+    rows: Tensor, weights: Tensor, routes: Routes, kind: torch.dtype, gates: Tensor | None = None
+) -> Tensor:
+    """The products of each token's K routes, added up in a fixed order: [tokens, outputs].
+
+    They go through a buffer of about the size of the sum: as many columns at a time as there are routes a token.
+    """
+    tokens, outputs = len(rows) // routes.k, weights.shape[2]
+    step = 128 * max(1, outputs // (128 * routes.k))
+    total = torch.empty(tokens, outputs, dtype=kind, device=rows.device)
+    parts = torch.empty(tokens * routes.k * min(step, outputs), dtype=rows.dtype, device=rows.device)
+    for first in range(0, outputs, step):
+        some = weights[:, :, first : first + step]
+        columns = some.shape[2]
+        part = parts[: tokens * routes.k * columns].view(tokens, routes.k, columns)
+        _multiply_rows(rows, some, part, routes, "place", "route", gates=gates)
+        torch.sum(part, 1, dtype=kind, out=total[:, first : first + columns])
+    return total
+
+
 def _sum_products(
     left: Tensor, right: Tensor, like: Tensor, routes: Routes, at_left: str, at_right: str, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
@@ -307,11 +327,9 @@ class _FeedForward(torch.autograd.Function):
         shift = None if bias is None else bias.contiguous()
         hidden = torch.empty(experts.numel(), up.shape[2], dtype=kind, device=x.device)  # in sorted order
         _multiply_rows(rows, first, hidden, routes, "token", "place", bias=shift, relu=True)
-        parts = torch.empty(*experts.shape, down.shape[2], dtype=kind, device=x.device)
-        _multiply_rows(hidden, second, parts, routes, "place", "route", gates=gates)
         ctx.save_for_backward(rows, hidden, gates, first, second, up, down, bias, *routes[:4])
         ctx.rest, ctx.kind = routes[4:], x.dtype
-        return parts.sum(1, dtype=kind)
+        return _multiply_and_sum(hidden, second, routes, kind, gates)
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
@@ -324,12 +342,10 @@ class _FeedForward(torch.autograd.Function):
             d_out, second, hidden, gates, d_gates, d_hidden, gated, routes.order, routes.starts, routes.tile_expert,
             routes.tile_row, K=routes.k, EXPERTS=routes.experts, WIDTH=width, SIZE=size, ROWS=routes.rows,
             COLUMNS=_tile(size), **_options(rows.dtype))  # fmt: skip
-        d_x = None
-        if ctx.needs_input_grad[0]:
-            parts = torch.empty(*gates.shape, rows.shape[1], dtype=rows.dtype, device=rows.device)
-            d_x = _multiply_rows(d_hidden, first.mT, parts, routes, "place", "route").sum(1, dtype=ctx.kind)
-        d_up, d_bias = _sum_products(rows, d_hidden, up, routes, "token", "place", bias)
         d_down, _ = _sum_products(gated, d_out, down, routes, "place", "token")
+        del gated, d_out  # what comes now may use their memory
+        d_up, d_bias = _sum_products(rows, d_hidden, up, routes, "token", "place", bias)
+        d_x = _multiply_and_sum(d_hidden, first.mT, routes, ctx.kind) if ctx.needs_input_grad[0] else None
         return d_x, None, d_gates, d_up, d_down, d_bias, None
 
 
