@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longthink.errors import UserError
+from longthink.layers.dropout import dropout
 from longthink.layers.positions import by_distance, relative_sinusoids, sinusoids
 from longthink.ops.geometric import geometric_read, geometric_weights
 from longthink.registry import Registry
@@ -47,7 +48,7 @@ class Attention(nn.Module):
 
     def dropped(self, q: Tensor) -> Tensor:
         """Dropout falls on queries, of content and of position alike (D.3.3)."""
-        return F.dropout(q, self.dropout, self.training)
+        return dropout(q, self.dropout, self.training)
 
     def gather(self, weights: Tensor, v: Tensor) -> Tensor:
         """The weighted sum of values, heads merged."""

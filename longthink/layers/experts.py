@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from longthink.errors import UserError, unknown
 from longthink.layers.balance import balances, usage
+from longthink.layers.dropout import dropout
 from longthink.layers.feedforward import ACTIVATIONS, FeedForward, feedforwards
 from longthink.layers.selection import Chosen, Selection, selections
 from longthink.ops.cvmm import cvmm, expert_feedforward
@@ -86,7 +86,7 @@ class Experts(FeedForward):
             u = cvmm(tokens, experts, self.up)
             if self.up_bias is not None:
                 u = u + self.up_bias[experts].to(u.dtype)
-            u = F.dropout(ACTIVATIONS[self.activation](u), self.dropout, self.training)
+            u = dropout(ACTIVATIONS[self.activation](u), self.dropout, self.training)
             y = cvmm((u * gates[..., None]).to(u.dtype), experts, self.down).sum(1, dtype=u.dtype)
         if self.down_bias is not None:
             y = y + self.down_bias.to(y.dtype)

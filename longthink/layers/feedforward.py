@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longthink.errors import UserError, unknown
+from longthink.layers.dropout import dropout
 from longthink.registry import Registry
 from longthink.think import note, wanted
 
@@ -63,7 +64,7 @@ class Dense(FeedForward):
 
     def hidden(self, x: Tensor) -> Tensor:
         """u of Eq. 7.1: the contributions of the key-value pairs."""
-        return F.dropout(self.activation(self.up(x)), self.dropout, self.training)
+        return dropout(self.activation(self.up(x)), self.dropout, self.training)
 
     def forward(self, x: Tensor) -> Tensor:
         u = self.hidden(x)

@@ -132,6 +132,11 @@ def sharpen(weights: Tensor, sharpness: Tensor | None) -> Tensor:
     return raised / raised.sum(-1, keepdim=True)
 
 
+def follow(read: Tensor, link: Tensor, c: Controls) -> tuple[Tensor, Tensor]:
+    """What was written right after and right before the cells that were read last: [batch, R, N] each."""
+    return sharpen(read @ link.transpose(-1, -2), c.forward_sharpness), sharpen(read @ link, c.backward_sharpness)
+
+
 def access(memory: Memory, c: Controls, deallocate: bool) -> tuple[Memory, Tensor]:
     """Write, then read: the new memory and what the heads read, [batch, R, W]."""
     kept = reduce(torch.mul, (1 - c.free[..., None] * memory.read).unbind(1))  # psi of Eq. A.5
@@ -147,8 +152,7 @@ def access(memory: Memory, c: Controls, deallocate: bool) -> tuple[Memory, Tenso
     link = link * (1 - torch.eye(link.shape[-1], dtype=link.dtype, device=link.device))
     precedence = (1 - w.sum(-1, keepdim=True)) * memory.precedence + w
 
-    forward = sharpen(memory.read @ link.transpose(-1, -2), c.forward_sharpness)
-    backward = sharpen(memory.read @ link, c.backward_sharpness)
+    forward, backward = follow(memory.read, link, c)
     content = look_up(cells, c.read_keys, c.read_strengths, c.read_masks)  # Eq. A.11
     read = c.modes[..., :1] * backward + c.modes[..., 1:2] * content + c.modes[..., 2:] * forward  # Eq. A.12
     return Memory(cells, usage, link, precedence, w, read), read @ cells

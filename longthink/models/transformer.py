@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from longthink.errors import UserError
 from longthink.layers.act import Accumulated, AdaptiveTime
 from longthink.layers.attention import attentions
+from longthink.layers.dropout import dropout
 from longthink.layers.feedforward import Dense, FeedForward
 from longthink.layers.feedforward import feedforward as make_feedforward
 from longthink.layers.positions import sinusoids
@@ -56,7 +57,7 @@ class PostNormLayer(nn.Module):
         return self.norm_output(a + self._drop(update)), balance
 
     def _drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.dropout, self.training)
+        return dropout(x, self.dropout, self.training)
 
 
 class GatedLayer(nn.Module):
@@ -85,7 +86,7 @@ class GatedLayer(nn.Module):
 
     def forward(self, x: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
         """The new columns, and what the feed-forward part asks for in the loss."""
-        a = self.norm_attention(x + F.dropout(self.attention(x, padding), self.dropout, self.training))  # Eq. 5.1
+        a = self.norm_attention(x + dropout(self.attention(x, padding), self.dropout, self.training))  # Eq. 5.1
         u, balance = self.update.forward_with_balance(a)
         u = u + a if self.residual_update else u
         u = u.tanh() if self.norm_update is None else self.norm_update(u)  # Eq. 5.2
@@ -167,7 +168,7 @@ class Transformer(nn.Module):
         x = self.embedding(framed)
         if self.absolute:
             x = x + sinusoids(columns, self.width).to(x.dtype)
-            x = F.dropout(x, self.embedding_dropout, self.training)
+            x = dropout(x, self.embedding_dropout, self.training)
         return Context(x, columns > used[:, None] + 1, used + 1)
 
     def start(self, context: Context) -> Any:
