@@ -11,7 +11,7 @@ from longthink.errors import UserError
 from longthink.inspect.pieces import at_test_time, device_of, rounded
 from longthink.think import Thinker, think
 
-NOTED = ("write_address", "read_address", "read_modes", "usage")
+NOTED = ("write_address", "read_address", "read_modes", "forward_links", "backward_links", "usage")
 MASKS = ("read_mask", "write_mask")
 MODES = ("backward", "content", "forward")
 
@@ -23,12 +23,16 @@ class MemoryTrace:
     write_address: Tensor  # [time, cells]
     read_address: Tensor  # [time, heads, cells]
     read_modes: Tensor  # [time, heads, 3]
+    forward_links: Tensor  # [time, heads, cells]: where the links lead from the last read, to what was written next
+    backward_links: Tensor  # [time, heads, cells]
     usage: Tensor  # [time, cells]
     link: Tensor  # [cells, cells]: (i, j) is how much i was written right after j
     link_step: int
     """The time step, from 1, whose links these are."""
     read_mask: Tensor | None = None  # [time, heads, width]; None without masks
     write_mask: Tensor | None = None  # [time, width]
+    heard: Tensor | None = None  # [time, inputs], where the input is vectors
+    said: Tensor | None = None  # [time, outputs]: how likely each bit of the answer is 1
 
     @property
     def times(self) -> int:
@@ -43,11 +47,15 @@ class MemoryTrace:
             "write_address": rounded(self.write_address),
             "read_address": rounded(self.read_address),
             "read_modes": rounded(self.read_modes),
+            "forward_links": rounded(self.forward_links),
+            "backward_links": rounded(self.backward_links),
             "usage": rounded(self.usage),
             "link_step": self.link_step,
             "link": rounded(self.link),
             "read_mask": None if self.read_mask is None else rounded(self.read_mask),
             "write_mask": None if self.write_mask is None else rounded(self.write_mask),
+            "heard": None if self.heard is None else rounded(self.heard),
+            "said": None if self.said is None else rounded(self.said),
         }
 
 
@@ -55,7 +63,8 @@ def memory_trace(model: Thinker, inputs: Tensor, steps: int = 0, link_step: int 
     """Read the first sample, think on for ``steps`` steps, and keep the addresses (and the links of the last)."""
     one = inputs[:1].to(device_of(model))
     with at_test_time(model):
-        trace = think(model, one, steps, watch=(*NOTED, "link"), read=False).trace
+        thought = think(model, one, steps, watch=(*NOTED, "link"))
+        trace = thought.trace
         if any(name not in trace for name in (*NOTED, "link")):
             raise UserError("This model notes no memory; look at a DNC.")
         for name in MASKS:  # those built without masks say so instead of noting them
@@ -69,12 +78,15 @@ def memory_trace(model: Thinker, inputs: Tensor, steps: int = 0, link_step: int 
     if not 1 <= at <= times:
         raise UserError(f"The links of time steps 1 to {times} can be seen, not of {at}.")
     write_mask = kept.get("write_mask")
+    said = thought.logits.softmax(1)[0, 1].float().cpu() if one.dim() == 3 and thought.logits.dim() == 4 else None
     return MemoryTrace(
         **{name: kept[name] for name in NOTED},
         link=kept["link"][at - 1],
         link_step=at,
         read_mask=kept.get("read_mask"),
         write_mask=None if write_mask is None else write_mask.flatten(1),
+        heard=one[0].float().cpu() if one.dim() == 3 else None,
+        said=said,
     )
 
 
@@ -82,10 +94,16 @@ def draw(trace: MemoryTrace, title: str = "") -> Any:
     """Time runs to the right in all pictures but that of the links."""
     from longthink.inspect.figures import figure, heat
 
-    panels: list[tuple[str, str, Tensor]] = [("write address", "cell", trace.write_address)]
+    panels: list[tuple[str, str, Tensor]] = []
+    if trace.heard is not None:
+        panels.append(("input", "bit", trace.heard))
+    if trace.said is not None:
+        panels.append(("answer", "bit", trace.said))
+    panels.append(("write address", "cell", trace.write_address))
     for head in range(trace.read_address.shape[1]):
         of = f" of head {head}" if trace.read_address.shape[1] > 1 else ""
         panels.append((f"read address{of}", "cell", trace.read_address[:, head]))
+        panels.append((f"forward links{of}", "cell", trace.forward_links[:, head]))
         panels.append((f"read modes{of}", "", trace.read_modes[:, head]))
         if trace.read_mask is not None:
             panels.append((f"read mask{of}", "place in a cell", trace.read_mask[:, head]))
@@ -98,10 +116,10 @@ def draw(trace: MemoryTrace, title: str = "") -> Any:
     new = figure(9.0, 2.1 * rows + 0.3)
     if title:
         new.suptitle(title, size=11, x=0.01, ha="left")
-    end = trace.times + 0.5
     for i, (name, unit, values) in enumerate(panels):
         axes = new.add_subplot(rows, columns, i + 1)
-        heat(axes, values.T, name, aspect="auto", extent=(0.5, end, values.shape[1] - 0.5, -0.5))
+        heat(axes, values.T, name, aspect="auto", extent=(0.5, len(values) + 0.5, values.shape[1] - 0.5, -0.5))
+        axes.set_xlim(0.5, trace.times + 0.5)  # one time for all: the input ends before the thinking steps
         axes.set_ylabel(unit, size=8)
         axes.locator_params(integer=True)
         if name.startswith("read modes"):

@@ -11,13 +11,24 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from longthink.errors import UserError
-from longthink.layers.memory import Controls, Memory, access, controls_size, empty_memory, take_apart
+from longthink.layers.memory import Controls, Memory, access, controls_size, empty_memory, follow, take_apart
 from longthink.models.base import models
 from longthink.think import note, wanted
 
-NOTED = ("write_address", "read_address", "read_modes", "usage", "link", "read_mask", "write_mask")
+NOTED = (
+    "write_address",
+    "read_address",
+    "read_modes",
+    "usage",
+    "link",
+    "forward_links",
+    "backward_links",
+    "read_mask",
+    "write_mask",
+)
 
 
 class Context(NamedTuple):
@@ -72,7 +83,10 @@ class FeedforwardController(nn.Module):
 
 @models.add("dnc")
 class DNC(nn.Module):
-    """Takes vectors (``inputs``) or tokens (``vocabulary``); answers at every time step, or once at the end."""
+    """Takes vectors (``inputs``) or tokens (``vocabulary``); answers at every time step, or once at the end.
+
+    ``signed`` makes -1 and 1 of vectors' bits 0 and 1, as in the public code; ``dropout`` falls on embedded tokens.
+    """
 
     compiled_part = "advance"
     worth_compiling = True
@@ -96,10 +110,13 @@ class DNC(nn.Module):
         controller: Literal["lstm", "feedforward"] = "lstm",
         embedding: int = 128,
         answer: Literal["every", "last"] = "every",
+        signed: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         _check(inputs, vocabulary, cells, width, heads, controller, answer)
         self.classes, self.outputs, self.answer = classes, outputs, answer
+        self.signed, self.dropout = signed, dropout
         self.cells, self.width, self.heads, self.size = cells, width, heads, size
         self.masks, self.deallocate, self.sharpness, self.mask_floor = masks, deallocate, sharpness, mask_floor
         self.embedding = None if vocabulary is None else nn.Embedding(vocabulary, embedding)
@@ -114,19 +131,20 @@ class DNC(nn.Module):
 
     def look(self, x: Tensor) -> Context:
         if self.embedding is None:
-            return Context(x, (x != 0).any(-1).sum(1))
-        return Context(self.embedding(x), (x != 0).sum(1))
+            return Context(2 * x - 1 if self.signed else x, (x != 0).any(-1).sum(1))
+        return Context(F.dropout(self.embedding(x), self.dropout, self.training), (x != 0).sum(1))
 
     def start(self, context: Context) -> Computer:
         """Read the whole sequence. Shorter ones stop at their end: what follows leaves no trace in them."""
         x = context.x
         state = self._empty(x)
+        rows = x.transpose(0, 1).contiguous()  # a step's input looks the same whatever the length: compiled once
         outputs: list[Tensor] = []
         notes: dict[str, list[Tensor]] = {name: [] for name in NOTED if wanted(name)}
         last = None
-        for t in range(x.shape[1]):
-            new, controls = self.advance(state, x[:, t])
-            _watch(notes, new.memory, controls)
+        for t, row in enumerate(rows.unbind()):
+            new, controls = self.advance(state, row)
+            _watch(notes, state.memory, new.memory, controls)
             if self.answer == "last":  # the answer must not see the padding
                 there = context.lengths > t
                 last = new if last is None else _choose(there, new, last)
@@ -142,7 +160,7 @@ class DNC(nn.Module):
         notes: dict[str, list[Tensor]] = {name: [] for name in NOTED if wanted(name)}
         blank = context.x.new_zeros(len(context.x), context.x.shape[-1])
         new, controls = self.advance(state, blank)
-        _watch(notes, new.memory, controls)
+        _watch(notes, state.memory, new.memory, controls)
         for name, values in notes.items():
             note(name, values[0])
         return new._replace(outputs=state.outputs)
@@ -173,19 +191,28 @@ class DNC(nn.Module):
 
         memory = empty_memory(batch, self.cells, self.width, self.heads, x)
         out = self.classes * self.outputs
-        return Computer(
+        state = Computer(
             zeros(self.size), zeros(self.size), memory, zeros(self.heads, self.width), zeros(out), zeros(0, out)
         )
+        if torch.is_grad_enabled():  # as in all later states, so that the first step is not compiled by itself
+            for part in (state.hidden, state.cell, *memory, state.reads, state.output):
+                part.requires_grad_()
+        return state
 
 
-def _watch(notes: dict[str, list[Tensor]], memory: Memory, controls: Controls) -> None:
+def _watch(notes: dict[str, list[Tensor]], before: Memory, memory: Memory, controls: Controls) -> None:
     """Keep what somebody asked for."""
+    if not notes:
+        return
+    forward, backward = follow(before.read, memory.link, controls)
     seen = {
         "write_address": memory.written,
         "read_address": memory.read,
         "read_modes": controls.modes,
         "usage": memory.usage,
         "link": memory.link,
+        "forward_links": forward,
+        "backward_links": backward,
         "read_mask": controls.read_masks,
         "write_mask": controls.write_mask,
     }

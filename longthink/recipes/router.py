@@ -2,9 +2,10 @@
 
 Where the text and the public code differ: attention dropout falls on the query as in the text (the code: on the keys);
 depths are counted in operations, so tests have depths 7 and 8 (the code counts leaves too: 8 and 9); CTL++'s router has
-d_ff 512 as its published parameter count demands (the text says 1024). CTL's training set is a tenth of all
-compositions as in the code, so that nine in ten have five functions (the text: similar numbers of each depth, which
-leaves so few different problems of five functions that networks learn them by heart). Checkpoints are chosen by easy
+d_ff 512 as its published parameter count demands (the text says 1024). CTL's training set has as many
+problems of each depth as the code's: drawn in equal parts, but each problem once, so that half have five functions and
+few one or two (equal parts, as in the text, leave so few different ones of five functions that networks learn them by
+heart). Checkpoints are chosen by easy
 validation accuracy, never by deeper problems (the published runs used a depth validation set); a run is over when five
 validations in a row were without an error (the published ones went on).
 """
@@ -72,14 +73,16 @@ def _rows(task: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     }
 
 
-CTL_SHARES = (568, 65, 583, 5_249, 47_239)
-"""A tenth of all compositions of 2 to 5 of 9 functions; and single ones, as many as the public code repeats."""
+CTL_SHARES = (568, 417, 3_783, 20_833, 28_103)
+"""Different compositions in equal parts until there are no more of 2 and 3 functions; and single ones, as many as the
+public code repeats."""
 
 _CTL = Recipe(
     name="",
     task="ctl",
     difficulty=(1, 2, 3, 4, 5),
     shares=CTL_SHARES,
+    balanced=True,
     valid_difficulty=(2, 3, 4, 5),
     model="transformer",
     note="Table 5.1; settings of Table D.3",
@@ -97,6 +100,7 @@ _ARITHMETIC = replace(
     task="arithmetic",
     difficulty=(1, 2, 3, 4, 5),
     shares=None,
+    balanced=False,
     valid_difficulty=None,
     note="Table 5.3; settings of Table D.4",
     train_samples=100_000,
@@ -198,6 +202,7 @@ def _ctlpp() -> None:
                 task_options={"variant": variant},
                 difficulty=depths,
                 shares=None,
+                balanced=False,
                 valid_difficulty=tuple(d for d in depths if d > 1),
                 model=model,
                 model_options=options,

@@ -64,11 +64,34 @@ class TrainingData:
             size = problems.inputs.nbytes + problems.targets.nbytes
             self._problems = problems.to(self.device) if size < _KEEP_ON_DEVICE else problems
         # Sorting raw random bits: the bit generator's stream is the same in every NumPy, its shuffle may not be.
-        bits = np.random.PCG64(np.random.SeedSequence([self.seed, epoch, 0x0DE5])).random_raw(recipe.train_samples)
+        bits = np.random.PCG64(np.random.SeedSequence([self.seed, epoch, 0x0DE5]))
+        count = recipe.updates_an_epoch * recipe.batch
+        if recipe.balanced:
+            drawn = _equally_often(
+                bits, proportions(recipe.train_samples, recipe.shares or [1] * len(recipe.difficulty)), count
+            )
+        else:
+            drawn = _shuffled(bits, recipe.train_samples)
         # A random rest is left out of the last batch, before sequences are sorted by their length.
-        order = torch.from_numpy(np.argsort(bits, kind="stable"))[: recipe.updates_an_epoch * recipe.batch]
+        order = torch.from_numpy(drawn[:count])
         self._order = order if self._lengths is None else _binned(order, self._lengths, recipe.batch)
         self._epoch = epoch
+
+
+def _shuffled(bits: np.random.PCG64, n: int) -> np.ndarray:
+    return np.argsort(bits.random_raw(n), kind="stable")
+
+
+def _equally_often(bits: np.random.PCG64, sizes: Sequence[int], count: int) -> np.ndarray:
+    """``count`` places among parts of these sizes that follow each other, as many of each part: the places of small
+    parts come several times, no one twice before all others of its part came once more."""
+    drawn, start = [], 0
+    for size, wanted in zip(sizes, proportions(count, [1] * len(sizes)), strict=True):
+        rounds = [_shuffled(bits, size) + start for _ in range(-(-wanted // size))]
+        drawn.append(np.concatenate(rounds)[:wanted])
+        start += size
+    together = np.concatenate(drawn)
+    return together[_shuffled(bits, len(together))]
 
 
 def _rounded(length: int) -> int:

@@ -23,6 +23,8 @@ class Recipe:
     """Trained and validated at these, in equal parts; nothing harder is ever used to choose a checkpoint."""
     shares: tuple[int, ...] | None = None
     """Trained at them in these proportions instead."""
+    balanced: bool = False
+    """Problems of each difficulty come up as often as those of another, however few there are of them."""
     valid_difficulty: tuple[int, ...] | None = None
     """Validated at these instead, where the training difficulties have no validation problems of their own."""
     task_options: dict[str, Any] = field(default_factory=dict)

@@ -64,13 +64,21 @@ def test_a_model_without_attention_says_so() -> None:
 
 @pytest.mark.parametrize("masks", [True, False])
 def test_the_memory_of_a_dnc(masks: bool) -> None:
-    model = build("dnc", classes=2, inputs=5, size=8, cells=6, width=4, heads=2, masks=masks)
-    trace = memory.memory_trace(model, torch.randn(3, 7, 5), steps=2, link_step=4)
+    model = build("dnc", classes=2, inputs=5, outputs=3, size=8, cells=6, width=4, heads=2, masks=masks)
+    inputs = torch.randn(3, 7, 5)
+    trace = memory.memory_trace(model, inputs, steps=2, link_step=4)
     assert trace.times == 9  # two thinking steps after the sequence
     assert trace.write_address.shape == (9, 6)
     assert trace.read_address.shape == (9, 2, 6)
     assert torch.allclose(trace.read_modes.sum(-1), torch.ones(9, 2), atol=1e-5)
     assert trace.link.shape == (6, 6)
+    for links in (trace.forward_links, trace.backward_links):
+        assert links.shape == (9, 2, 6)
+        assert torch.allclose(links.sum(-1), torch.ones(9, 2), atol=1e-5)  # sharp ones are normalised
+    assert trace.heard is not None
+    assert torch.equal(trace.heard, inputs[0])
+    assert trace.said is not None
+    assert torch.equal(trace.said, lt.think(model, inputs[:1], 2).logits.softmax(1)[0, 1])
     assert (trace.read_mask is not None) == (trace.write_mask is not None) == masks
     if trace.write_mask is not None:
         assert trace.write_mask.shape == (9, 4)

@@ -222,3 +222,21 @@ def test_watching_masks_of_a_dnc_without_them_is_one_sentence() -> None:
     model = build("dnc", classes=2, inputs=3, masks=False)
     with pytest.raises(UserError, match="without masks"):
         think(model, torch.randn(1, 2, 3), 0, watch=("read_mask",))
+
+
+def test_signed_bits_are_minus_and_plus_one() -> None:
+    torch.manual_seed(0)
+    plain = DNC(classes=2, inputs=3)
+    signed = DNC(classes=2, inputs=3, signed=True)
+    signed.load_state_dict(plain.state_dict())
+    bits = torch.randint(0, 2, (2, 5, 3)).float()
+    assert torch.equal(think(signed, bits, 0).logits, think(plain, 2 * bits - 1, 0).logits)
+
+
+def test_dropout_falls_on_tokens_in_training_alone() -> None:
+    torch.manual_seed(0)
+    model = DNC(classes=3, vocabulary=7, dropout=0.5)
+    tokens = torch.randint(1, 7, (4, 6))
+    x = model.train().look(tokens).x
+    assert 0.3 < float((x == 0).float().mean()) < 0.7
+    assert torch.equal(model.eval().look(tokens).x, model.embedding(tokens))

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from longthink.models import build
-from longthink.tasks import task
+from longthink.tasks import Batch, task
 from longthink.training.graphs import GraphedObjective
-from longthink.training.losses import Objective, Plan
+from longthink.training.losses import Objective, Past, Plan
 from tests.training import recorded_graphs
 
 PLANS = [(0, 3, 1.0), (5, 3, 1.0), (0, 7, 1.0), (40, 1, 1.0), (5, 3, 1.0), (0, 3, 1.0), (2, 7, 1.0)]
@@ -79,3 +79,54 @@ def test_recorded_updates_equal_plain_ones(name: str, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("name", MODELS)
 def test_captured_updates_equal_plain_ones(name: str, half: bool) -> None:
     compare(name, half, "cuda", limit=3e-2 if half else 3e-3)
+
+
+def read_on(device: str, half: bool, limit: float) -> None:
+    """Blocks of a text, each looking back at the one before: the first update cannot be captured, all others are."""
+    torch.manual_seed(0)
+    options = {"width": 16, "hidden": 32, "heads": 2, "distinct_steps": 2, "memory": 8, "dropout": 0.0}
+    model = build("language", vocabulary=11, classes=11, **options).to(device)
+    other = copy.deepcopy(model)
+    graphed, plan = GraphedObjective(Objective(model), half=half, full_alone=True), Plan(0, 1, 2, 0.0)
+    past, other_past = Past(None), Past(None)
+    for update in range(5):
+        tokens = torch.randint(1, 11, (3, 9), device=device)
+        batch = Batch(tokens[:, :-1], tokens[:, 1:].contiguous())
+        assert graphed.takes(plan, past) == (update > 0)
+        for p in model.parameters():
+            p.grad = None
+        if update:
+            losses = graphed.backward(batch, plan, past)
+        else:
+            with torch.autocast(device, torch.bfloat16, enabled=half):
+                losses = Objective(model)(batch, plan, past=past)
+            losses["loss"].backward()
+        past = Past(losses["memory"])
+        fast = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        other.load_state_dict(model.state_dict())
+        other.zero_grad()
+        with torch.autocast(device, torch.bfloat16, enabled=half):
+            plain = Objective(other)(batch, plan, past=other_past)
+        plain["loss"].backward()
+        other_past = Past(plain["memory"])
+        torch.testing.assert_close(losses["loss"], plain["loss"].detach(), rtol=limit, atol=limit)
+        for mine, theirs in zip(past.memory or (), other_past.memory or (), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=limit, atol=limit)
+        slow = [p.grad for p in other.parameters() if p.grad is not None]
+        for mine, theirs in zip(fast, slow, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=limit, atol=limit)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(0.01 * torch.randn_like(p))
+
+
+def test_recorded_updates_of_a_text_equal_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded_graphs.install(monkeypatch)
+    read_on("cpu", half=False, limit=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+@pytest.mark.parametrize("half", [False, True])
+def test_captured_updates_of_a_text_equal_plain_ones(half: bool) -> None:
+    read_on("cuda", half, limit=3e-2 if half else 3e-3)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from lightning_fabric import Fabric
@@ -22,7 +23,7 @@ from longthink.tasks.prefix_sums import PrefixSums
 from longthink.training import train as training
 from longthink.training import validation
 from longthink.training.checkpoint import RunFolder
-from longthink.training.data import TrainingData, _rounded, mixed_problems, proportions
+from longthink.training.data import TrainingData, _equally_often, _rounded, mixed_problems, proportions
 from longthink.training.files import read_json, read_tensors
 from longthink.training.recipe import Recipe, override
 from longthink.training.train import Trainer, TrainingOptions, train
@@ -167,14 +168,30 @@ def test_several_difficulties_have_equal_parts() -> None:
 
 
 def test_shares_decide_how_many_problems_of_each_difficulty() -> None:
-    recipe = replace(recipes["ctl-router"], train_samples=537, batch=537, task_options={})
-    assert proportions(537, recipe.shares or ()) == [6, 1, 6, 52, 472]
+    recipe = replace(recipes["ctl-router"], train_samples=537, batch=537, balanced=False)
+    assert proportions(537, recipe.shares or ()) == [6, 5, 37, 208, 281]
     assert sum(recipes["ctl-router"].shares or ()) == recipes["ctl-router"].train_samples
     batch = TrainingData(recipe, task("ctl"), 0, torch.device("cpu")).batch(0)
     lengths = batch.lengths()
-    assert [int((lengths == functions + 1).sum()) for functions in (1, 2, 3, 4, 5)] == [6, 1, 6, 52, 472]
+    assert [int((lengths == functions + 1).sum()) for functions in (1, 2, 3, 4, 5)] == [6, 5, 37, 208, 281]
     with pytest.raises(UserError, match="shares must be none, or 1 or more for each of 5 difficulties"):
         replace(recipe, shares=(1, 2))
+
+
+def test_balanced_recipes_draw_every_difficulty_as_often() -> None:
+    recipe = replace(recipes["ctl-router"], train_samples=537, batch=50, balanced=True)
+    data = TrainingData(recipe, task("ctl"), 0, torch.device("cpu"))
+    rows = torch.cat([data.batch(update).inputs for update in range(10)])
+    lengths = (rows != 0).sum(1)
+    assert [int((lengths == functions + 1).sum()) for functions in (1, 2, 3, 4, 5)] == [100] * 5
+    again = TrainingData(recipe, task("ctl"), 0, torch.device("cpu"))
+    assert torch.equal(again.batch(3).inputs, data.batch(3).inputs)
+    assert not torch.equal(again.batch(13).inputs, data.batch(3).inputs)
+    drawn = _equally_often(np.random.PCG64(3), [2, 7, 100], 60)
+    assert sorted(drawn[drawn < 2]) == [0] * 10 + [1] * 10
+    counts = np.bincount(drawn[(drawn >= 2) & (drawn < 9)], minlength=9)[2:]
+    assert set(counts) == {2, 3}  # 20 draws of 7
+    assert np.bincount(drawn[drawn >= 9]).max() == 1
 
 
 def test_sequences_come_in_few_shapes_with_little_padding() -> None:
