@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from longthink.errors import UserError
 from longthink.layers.positions import sinusoids
+from longthink.ops.relative import relative_read, visible_scores
 from longthink.think import note, wanted
 
 
@@ -39,19 +40,22 @@ class CausalRelativeAttention(nn.Module):
 
     def forward(self, x: Tensor, seen: Tensor) -> Tensor:
         (batch, n, width), total = x.shape, seen.shape[1]
-        q = self.query(x).view(batch, n, self.heads, self.channels).transpose(1, 2)
-        content = (q + self.content_bias[:, None]) * self.scale
-        position = (q + self.position_bias[:, None]) * self.scale
+        q = self.query(x).view(batch, n, self.heads, self.channels)
+        content = (q + self.content_bias) * self.scale
+        position = ((q + self.position_bias) * self.scale).transpose(1, 2)
         encoding = past_encoding(total, width, x.device).to(x.dtype)
         if n < self.channels // 2 and not torch.is_grad_enabled():
-            read = self._few_read(content, position, seen, encoding)
+            read = self._few_read(content.transpose(1, 2), position, seen, encoding).transpose(1, 2)
         else:
-            k, v = self.key_value(seen).view(batch, total, self.heads, 2, self.channels).permute(3, 0, 2, 1, 4)
+            kv = self.key_value(seen).view(batch, total, self.heads, 2, self.channels)
             keys = self.position(encoding).view(total, self.heads, self.channels).permute(1, 2, 0)
-            bias = by_past_distance(position.to(keys.dtype) @ keys)
-            bias = bias.masked_fill(~may_see(n, total, x.device), -torch.inf)
-            read = attend(content.to(k.dtype), k, v, bias, self)
-        return self.merge(read.transpose(1, 2).reshape(batch, n, -1))
+            scores = position.to(keys.dtype) @ keys
+            if wanted("attention") or (self.training and self.dropout):
+                k, v = kv.permute(3, 0, 2, 1, 4)
+                read = attend(content.transpose(1, 2).to(k.dtype), k, v, visible_scores(scores), self).transpose(1, 2)
+            else:
+                read = relative_read(content.to(kv.dtype), kv, scores)
+        return self.merge(read.reshape(batch, n, -1))
 
     def _few_read(self, content: Tensor, position: Tensor, seen: Tensor, encoding: Tensor) -> Tensor:
         """The same for few queries, as when text is written token by token, in less time.
@@ -59,12 +63,11 @@ class CausalRelativeAttention(nn.Module):
         Queries are taken back through the key matrices, (q W_k) x in place of q (W_k x), and values are projected
         after they are summed: the memory is not projected at all.
         """
-        kind, (n, total) = seen.dtype, (content.shape[2], seen.shape[1])
+        kind = seen.dtype
         key, value = self.key_value.weight.to(kind).view(self.heads, 2, self.channels, -1).unbind(1)
         place = self.position.weight.to(kind).view(self.heads, self.channels, -1)
         columns = seen[:, None]  # [batch, 1, total, width], the same for all heads
-        bias = by_past_distance(position.to(kind) @ place @ encoding.T)
-        bias = bias.masked_fill(~may_see(n, total, seen.device), -torch.inf)
+        bias = visible_scores(position.to(kind) @ place @ encoding.T)
         return attend(content.to(kind) @ key, columns, columns, bias, self) @ value.mT
 
 
@@ -90,23 +93,6 @@ def past_encoding(total: int, width: int, device: torch.device) -> Tensor:
 def _encoding(total: int, width: int, device: torch.device, kind: torch.dtype) -> Tensor:
     with torch.inference_mode(False):  # it may be needed for gradients later
         return sinusoids(torch.arange(1 - total, 1, device=device), width)
-
-
-def may_see(n: int, total: int, device: torch.device) -> Tensor:
-    """Which of ``total`` positions each of the last ``n`` may look at: itself and all before it. bool [n, total]."""
-    return torch.ones(n, total, dtype=torch.bool, device=device).tril(total - n)
-
-
-def by_past_distance(scores: Tensor) -> Tensor:
-    """From scores by distance [..., n, total] to scores by key: out[i, j] is the score of j - i - (total - n).
-
-    Column r of the input is the distance r - (total - 1): the last one is 0, a position's own. Keys that lie after
-    their query get some other number of the table; nobody may see them.
-    """
-    *_, n, total = scores.shape
-    # With a column before them, entry (i, j) lies at flat place n + i total + j: drop n numbers, and cut rows anew.
-    flat = F.pad(scores, (1, 0)).flatten(-2)
-    return flat[..., n:].unflatten(-1, (n, total))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, module: nn.Module) -> Tensor:

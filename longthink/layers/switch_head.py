@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longthink.errors import UserError
-from longthink.layers.causal import attend, channels_a_head, may_see
+from longthink.layers.causal import attend, channels_a_head
 from longthink.ops.cvmm import cvmm
+from longthink.ops.relative import may_see
 from longthink.think import note, wanted
 
 

@@ -11,9 +11,10 @@ from torch.nn import functional as F
 
 from longthink.errors import UserError
 from longthink.layers import causal
-from longthink.layers.causal import CausalRelativeAttention, by_past_distance, may_see, past_encoding
+from longthink.layers.causal import CausalRelativeAttention, past_encoding
 from longthink.layers.positions import sinusoids
 from longthink.layers.switch_head import SwitchHead, rotated
+from longthink.ops.relative import by_past_distance, may_see
 from longthink.think import think
 from tests.fixtures import RELATIVE_ATTENTION, fixture
 

@@ -132,8 +132,8 @@ def _sizes(n: int, channels: int, kind: torch.dtype) -> dict[str, Any]:
     }
 
 
-# Operators of their own and no autograd function: a compiler that decides what to keep for the backward pass and what to
-# compute again sees one operation, and what it costs.
+# Operators of their own and no autograd function: a compiler that decides what to keep for the backward pass and what
+# to compute again sees one operation, and what it costs.
 @torch.library.custom_op(
     "longthink::geometric_read",
     mutates_args=(),

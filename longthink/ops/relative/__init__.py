@@ -1,0 +1,27 @@
+"""Attention with relative positions to a block and what came before it (Transformer-XL)."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from longthink.ops.relative.plain import by_past_distance, may_see, plain_read, visible_scores
+
+__all__ = ["by_past_distance", "may_see", "relative_read", "visible_scores"]
+
+_TRITON = find_spec("triton") is not None  # imported when a GPU needs it: it takes its time
+
+
+def relative_read(q: Tensor, kv: Tensor, scores: Tensor) -> Tensor:
+    """What queries [batch, n, heads, channels] read from keys and values [batch, total, heads, 2, channels].
+
+    The queries are the last n of the total positions, and see themselves and all before. ``scores`` [batch, heads, n,
+    total] are added to the logits by distance: the last column is that of a position's own.
+    """
+    if q.is_cuda and _TRITON and q.dtype in (torch.float32, torch.bfloat16, torch.float16):
+        from longthink.ops.relative.fast import fast_read
+
+        return fast_read(q, kv, scores)
+    return plain_read(q, kv, scores)

@@ -1,0 +1,194 @@
+"""Relative attention as flash attention that shifts rows while it loads them. The maths is in README.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _rows(base, sequence, head, place, length, stride, heads, channel, CHANNELS: tl.constexpr):
+    """Vectors [places, D] of one head of one sequence out of [batch, length, heads, stride]; zeros outside."""
+    inside = (place < length)[:, None] & (channel < CHANNELS)[None, :]
+    at = ((sequence * length + place) * heads + head)[:, None] * stride + channel[None, :]
+    return tl.load(base + at, mask=inside, other=0.0)
+
+
+@triton.jit
+def _store_rows(base, values, sequence, head, place, length, stride, heads, channel, CHANNELS: tl.constexpr):
+    inside = (place < length)[:, None] & (channel < CHANNELS)[None, :]
+    at = ((sequence * length + place) * heads + head)[:, None] * stride + channel[None, :]
+    tl.store(base + at, values.to(base.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _logits(queries, keys, table, i, j, n, total, PRECISION: tl.constexpr):
+    """Logits to base 2 of a tile, and where in a table of scores its visible pairs are."""
+    seen = j[None, :] <= i[:, None] + (total - n)
+    there = seen & (i < n)[:, None]
+    at = i[:, None] * (total - 1) + (j[None, :] + n - 1)  # row i, column j - i + n - 1
+    s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
+    s += tl.load(table + at, mask=there, other=0.0).to(tl.float32)
+    return tl.where(seen, s * _LOG2_E, float("-inf")), at, there
+
+
+@triton.jit
+def _forward(q, kv, scores, out, sums, n, total, heads, CHANNELS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
+             COLUMNS: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    sequence, head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads
+    first = tl.program_id(0) * ROWS
+    i, channel = first + tl.arange(0, ROWS), tl.arange(0, D)
+    table = tl.program_id(1).to(tl.int64) * n * total
+    queries = _rows(q, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
+    top = tl.full([ROWS], float("-inf"), tl.float32)
+    mass = tl.zeros([ROWS], tl.float32)
+    y = tl.zeros([ROWS, D], tl.float32)
+    end = tl.minimum(total, first + ROWS + total - n)
+    for start in range(0, end, COLUMNS):
+        j = start + tl.arange(0, COLUMNS)
+        keys = _rows(kv, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
+        s, _at, _there = _logits(queries, keys, scores + table, i, j, n, total, PRECISION)
+        new = tl.maximum(top, tl.max(s, 1))
+        p, shrink = tl.exp2(s - new[:, None]), tl.exp2(top - new)
+        values = _rows(kv + CHANNELS, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
+        mass = mass * shrink + tl.sum(p, 1)
+        y = y * shrink[:, None] + tl.dot(p.to(values.dtype), values, input_precision=PRECISION)
+        top = new
+    _store_rows(out, y / mass[:, None], sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
+    tl.store(sums + tl.program_id(1) * n + i, top + tl.log2(mass), mask=i < n)
+
+
+@triton.jit
+def _along_keys(q, kv, scores, out, sums, d_out, d_q, d_scores, deltas, n, total, heads, CHANNELS: tl.constexpr,
+                D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    sequence, head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads
+    first = tl.program_id(0) * ROWS
+    i, channel = first + tl.arange(0, ROWS), tl.arange(0, D)
+    table = tl.program_id(1).to(tl.int64) * n * total
+    queries = _rows(q, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
+    dy = _rows(d_out, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
+    y = _rows(out, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
+    delta = tl.sum(dy.to(tl.float32) * y.to(tl.float32), 1)
+    tl.store(deltas + tl.program_id(1) * n + i, delta, mask=i < n)
+    sum_i = tl.load(sums + tl.program_id(1) * n + i, mask=i < n, other=float("inf"))
+    d_queries = tl.zeros([ROWS, D], tl.float32)
+    end = tl.minimum(total, first + ROWS + total - n)
+    for start in range(0, end, COLUMNS):
+        j = start + tl.arange(0, COLUMNS)
+        keys = _rows(kv, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
+        values = _rows(kv + CHANNELS, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
+        s, at, there = _logits(queries, keys, scores + table, i, j, n, total, PRECISION)
+        dp = tl.dot(dy, tl.trans(values), input_precision=PRECISION)
+        ds = tl.exp2(s - sum_i[:, None]) * (dp - delta[:, None])
+        tl.store(d_scores + table + at, ds.to(d_scores.dtype.element_ty), mask=there)
+        d_queries += tl.dot(ds.to(keys.dtype), keys, input_precision=PRECISION)
+    _store_rows(d_q, d_queries, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
+
+
+@triton.jit
+def _along_queries(q, kv, scores, sums, d_out, deltas, d_kv, n, total, heads, CHANNELS: tl.constexpr, D: tl.constexpr,
+                   ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    sequence, head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads
+    first = tl.program_id(0) * COLUMNS
+    j, channel = first + tl.arange(0, COLUMNS), tl.arange(0, D)
+    table = tl.program_id(1).to(tl.int64) * n * total
+    keys = _rows(kv, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
+    values = _rows(kv + CHANNELS, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
+    d_keys, d_values = tl.zeros([COLUMNS, D], tl.float32), tl.zeros([COLUMNS, D], tl.float32)
+    begin = tl.maximum(0, first - (total - n)) // ROWS * ROWS  # the first tile with a query that sees one of these keys
+    for start in range(begin, n, ROWS):
+        i = start + tl.arange(0, ROWS)
+        queries = _rows(q, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
+        dy = _rows(d_out, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
+        sum_i = tl.load(sums + tl.program_id(1) * n + i, mask=i < n, other=float("inf"))
+        delta = tl.load(deltas + tl.program_id(1) * n + i, mask=i < n, other=0.0)
+        s, _at, _there = _logits(queries, keys, scores + table, i, j, n, total, PRECISION)
+        p = tl.exp2(s - sum_i[:, None])
+        d_values += tl.dot(tl.trans(p.to(dy.dtype)), dy, input_precision=PRECISION)
+        ds = p * (tl.dot(dy, tl.trans(values), input_precision=PRECISION) - delta[:, None])
+        d_keys += tl.dot(tl.trans(ds.to(queries.dtype)), queries, input_precision=PRECISION)
+    _store_rows(d_kv, d_keys, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
+    _store_rows(d_kv + CHANNELS, d_values, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
+
+
+def _sizes(channels: int, kind: torch.dtype, wide: bool = False) -> dict[str, Any]:
+    """Tiles; ``wide`` for the forward kernel, which needs fewer registers."""
+    d = max(16, triton.next_power_of_2(channels))
+    small = kind == torch.float32 or d > 64
+    exact = kind == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+    return {
+        "CHANNELS": channels,
+        "D": d,
+        "ROWS": 32 if small else 128 if wide else 64,
+        "COLUMNS": 32 if small else 64,
+        "PRECISION": "ieee" if exact else "tf32",
+        "num_warps": 8 if wide and not small else 4,
+    }
+
+
+@torch.library.custom_op(
+    "longthink::relative_read", mutates_args=(), schema="(Tensor q, Tensor kv, Tensor scores) -> (Tensor, Tensor)"
+)
+def _read(q: Tensor, kv: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    (batch, n, heads, channels), total = q.shape, kv.shape[1]
+    out, sums = torch.empty_like(q), torch.empty(batch, heads, n, device=q.device)
+    sizes = _sizes(channels, q.dtype, wide=True)
+    grid = (triton.cdiv(n, sizes["ROWS"]), batch * heads)
+    _forward[grid](q, kv, scores, out, sums, n, total, heads, **sizes)
+    return out, sums
+
+
+@torch.library.custom_op(
+    "longthink::relative_read_backward",
+    mutates_args=(),
+    schema="(Tensor d_out, Tensor q, Tensor kv, Tensor scores, Tensor out, Tensor sums) -> (Tensor, Tensor, Tensor)",
+)
+def _read_backward(
+    d_out: Tensor, q: Tensor, kv: Tensor, scores: Tensor, out: Tensor, sums: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    (batch, n, heads, channels), total = q.shape, kv.shape[1]
+    d_q, d_kv, deltas = torch.empty_like(q), torch.empty_like(kv), torch.empty_like(sums)
+    d_scores = torch.zeros_like(scores)  # some distances lie before the first key
+    sizes = _sizes(channels, q.dtype)
+    _along_keys[(triton.cdiv(n, sizes["ROWS"]), batch * heads)](
+        q, kv, scores, out, sums, d_out, d_q, d_scores, deltas, n, total, heads, **sizes
+    )
+    _along_queries[(triton.cdiv(total, sizes["COLUMNS"]), batch * heads)](
+        q, kv, scores, sums, d_out, deltas, d_kv, n, total, heads, **sizes
+    )
+    return d_q, d_kv, d_scores
+
+
+@_read.register_fake
+def _(q: Tensor, kv: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    batch, n, heads, _channels = q.shape
+    return torch.empty_like(q), q.new_empty(batch, heads, n, dtype=torch.float32)
+
+
+@_read_backward.register_fake
+def _(d_out: Tensor, q: Tensor, kv: Tensor, scores: Tensor, out: Tensor, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(q), torch.empty_like(kv), torch.empty_like(scores)
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs, *output)
+
+
+def _gradients(ctx: Any, d_out: Tensor, _d_sums: Tensor) -> tuple[Tensor, ...]:
+    q, kv, scores, out, sums = ctx.saved_tensors
+    d_q, d_kv, d_scores = _read_backward(d_out.to(q.dtype).contiguous(), q, kv, scores, out, sums)
+    return d_q, d_kv, d_scores
+
+
+_read.register_autograd(_gradients, setup_context=_keep)
+
+
+def fast_read(q: Tensor, kv: Tensor, scores: Tensor) -> Tensor:
+    out: Tensor = _read(q.contiguous(), kv.to(q.dtype).contiguous(), scores.contiguous())[0]
+    return out
