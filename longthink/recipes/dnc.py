@@ -33,7 +33,7 @@ _BASE = Recipe(
     fresh=True,
     valid_samples=320,
     batch=16,
-    epochs=20,  # 20,000 updates
+    epochs=10,  # 10,000 updates
     optimizer="rmsprop",
     learning_rate=1e-4,
     weight_decay=2.5e-8,
@@ -56,6 +56,7 @@ _TASKS = (
         model_options={"size": 32, "cells": 16, "width": 32, "heads": 1, "signed": True},
         note="Figure 2.2b; settings of A.2",
         learning_rate=1e-3,
+        epochs=5,
     ),
     replace(
         _BASE,
