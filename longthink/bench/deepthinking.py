@@ -80,7 +80,7 @@ def _update(name: str, width: int, batch: Batch, here: str) -> Callable[[], None
     if not fast:
         model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     whole = cast(ThinkingModule, model)
-    objective = Objective(whole, CompiledStep(whole, memory=1.0) if name == "compiled" else None)
+    objective = Objective(whole, CompiledStep(whole) if name == "compiled" else None)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=fast and here == "cuda")
 
     def update() -> None:

@@ -1,6 +1,6 @@
 """Dropout that costs next to nothing where it is compiled.
 
-A compiled step is made of few kernels, and the backward pass draws the masks again. With PyTorch's generator, ten
+A compiled step is made of few kernels, and its backward pass makes the masks again. With PyTorch's generator, ten
 rounds a number, that takes longer than reading and writing the tensors. There each number is a hash of its place and of
 a seed, which is drawn once a call. Everywhere else this is PyTorch's dropout.
 """
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     if not training or p == 0:
         return x
-    if p == 1 or not torch.compiler.is_compiling():
+    if p == 1 or not torch.compiler.is_compiling() or x.numel() >= 2**31:
         return F.dropout(x, p)
     seed = (torch.rand(1, device=x.device) * 2**24).to(torch.int32) << 8  # 24 bits are all that a float32 has
     kept = hashed(torch.arange(x.numel(), dtype=torch.int32, device=x.device) ^ seed).view(x.shape)

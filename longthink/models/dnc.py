@@ -158,8 +158,10 @@ class DNC(nn.Module):
     def step(self, state: Computer, context: Context) -> Computer:
         """Think on with a blank input."""
         notes: dict[str, list[Tensor]] = {name: [] for name in NOTED if wanted(name)}
-        blank = context.x.new_zeros(len(context.x), context.x.shape[-1])
-        new, controls = self.advance(state, blank)
+        silence = -1.0 if self.signed and self.embedding is None else 0.0
+        blank = context.x.new_full((len(context.x), context.x.shape[-1]), silence)
+        # Without the outputs, whose number is that of the time steps: this is compiled once for all lengths.
+        new, controls = self.advance(state._replace(outputs=state.outputs[:, :0]), blank)
         _watch(notes, state.memory, new.memory, controls)
         for name, values in notes.items():
             note(name, values[0])
@@ -202,9 +204,8 @@ class DNC(nn.Module):
 
 def _watch(notes: dict[str, list[Tensor]], before: Memory, memory: Memory, controls: Controls) -> None:
     """Keep what somebody asked for."""
-    if not notes:
-        return
-    forward, backward = follow(before.read, memory.link, controls)
+    links = "forward_links" in notes or "backward_links" in notes
+    forward, backward = follow(before.read, memory.link, controls) if links else (None, None)
     seen = {
         "write_address": memory.written,
         "read_address": memory.read,

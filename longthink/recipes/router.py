@@ -3,9 +3,9 @@
 Where the text and the public code differ: attention dropout falls on the query as in the text (the code: on the keys);
 depths are counted in operations, so tests have depths 7 and 8 (the code counts leaves too: 8 and 9); CTL++'s router has
 d_ff 512 as its published parameter count demands (the text says 1024). CTL's training set has as many
-problems of each depth as the code's: drawn in equal parts, but each problem once, so that half have five functions and
-few one or two (equal parts, as in the text, leave so few different ones of five functions that networks learn them by
-heart). Checkpoints are chosen by easy
+problems of each depth as the code's, which draws depths alike and keeps each problem once, so that half have five
+functions and few one or two (equal parts, as in the text, leave few different ones of five functions). Ours may repeat,
+as half of all problems are kept for tests; and all depths come up equally often. Checkpoints are chosen by easy
 validation accuracy, never by deeper problems (the published runs used a depth validation set); a run is over when five
 validations in a row were without an error (the published ones went on).
 """
@@ -74,8 +74,8 @@ def _rows(task: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
 
 
 CTL_SHARES = (568, 417, 3_783, 20_833, 28_103)
-"""Different compositions in equal parts until there are no more of 2 and 3 functions; and single ones, as many as the
-public code repeats."""
+"""What the public code has of each depth: compositions drawn in equal parts and kept once, until there are no more of 2
+and 3 functions; and single ones, as many as it repeats."""
 
 _CTL = Recipe(
     name="",

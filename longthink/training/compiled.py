@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._dynamo import config as dynamo
-from torch._functorch import config
 
 from longthink.think import Context, State, ThinkingModule
 
-MEMORY = 0.5
-"""Share of what could be kept for the backward pass that is kept; the rest, cheap operations, is computed again."""
-
 
 class CompiledStep:
-    """Stands in for the model in ``think``. A model that repeats something else inside names it: ``compiled_part``."""
+    """Stands in for the model in ``think``. A model that repeats something else inside names it: ``compiled_part``.
 
-    def __init__(self, model: ThinkingModule, memory: float = MEMORY) -> None:
-        self._model, self._memory = model, memory
+    The compiler itself decides what the backward pass computes again. It must not be given a budget of memory
+    (``activation_memory_budget``): it would then draw random numbers again too, and other ones.
+    """
+
+    def __init__(self, model: ThinkingModule) -> None:
+        self._model = model
         self._part: str = getattr(model, "compiled_part", "step")
         self._compiled = torch.compile(getattr(model, self._part), dynamic=False)
 
@@ -42,8 +42,8 @@ class CompiledStep:
     def _call(self, function: Callable[[], State]) -> State:
         vars(self._model)[self._part] = self._compiled  # stands before the method of the class
         try:
-            # Read when a call compiles. Every length of a sequence compiles once, and no_grad makes two of each.
-            with config.patch(activation_memory_budget=self._memory), dynamo.patch(recompile_limit=64):
+            # Every length of a sequence compiles once, and no_grad makes two of each.
+            with dynamo.patch(recompile_limit=64):
                 return function()
         finally:
             del vars(self._model)[self._part]

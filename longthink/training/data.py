@@ -86,6 +86,7 @@ def _equally_often(bits: np.random.PCG64, sizes: Sequence[int], count: int) -> n
     """``count`` places among parts of these sizes that follow each other, as many of each part: the places of small
     parts come several times, no one twice before all others of its part came once more."""
     drawn, start = [], 0
+    sizes = [size for size in sizes if size]
     for size, wanted in zip(sizes, proportions(count, [1] * len(sizes)), strict=True):
         rounds = [_shuffled(bits, size) + start for _ in range(-(-wanted // size))]
         drawn.append(np.concatenate(rounds)[:wanted])

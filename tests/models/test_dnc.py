@@ -231,6 +231,11 @@ def test_signed_bits_are_minus_and_plus_one() -> None:
     signed.load_state_dict(plain.state_dict())
     bits = torch.randint(0, 2, (2, 5, 3)).float()
     assert torch.equal(think(signed, bits, 0).logits, think(plain, 2 * bits - 1, 0).logits)
+    # a thinking step is a step of silence, which a signed network has heard as -1
+    longer = torch.cat([bits, torch.zeros(2, 1, 3)], 1)
+    thought, heard = think(signed, bits, 1).state, think(signed, longer, 0).state
+    assert torch.equal(thought.hidden, heard.hidden)
+    assert torch.equal(thought.memory.cells, heard.memory.cells)
 
 
 def test_dropout_falls_on_tokens_in_training_alone() -> None:

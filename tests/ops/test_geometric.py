@@ -133,6 +133,11 @@ for n, heads, channels in [(1, 1, 16), (5, 2, 20), (17, 1, 32)]:
         ours, plain = (read_and_gradients(read, *arguments) for read in (fused_read, plain_read))
         for a, b in zip(ours, plain):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5)
+# a mask that lies in memory column by column
+q, kv, direction, _ = reading_problem(7, 1, 16, True, False)
+padding = torch.rand(7, len(q)).T > 0.5
+for a, b in zip(*(read_and_gradients(read, q, kv, direction, padding) for read in (fused_read, plain_read))):
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5)
 print("equal")
 """
 

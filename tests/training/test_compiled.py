@@ -10,6 +10,7 @@ import torch
 
 from longthink.models import build
 from longthink.tasks import task
+from longthink.think import think
 from longthink.training import compiled
 from longthink.training.compiled import CompiledStep
 from longthink.training.losses import Objective, Plan
@@ -20,6 +21,38 @@ MODELS = {
     "dnc": ("repeat_copy", 2, {"size": 8, "cells": 4, "width": 4, "heads": 2}),
     "transformer": ("ctl", 3, {"width": 16, "hidden": 32, "distinct_steps": 6, "dropout": 0.0}),
 }
+
+
+@pytest.mark.parametrize("name", ["router", "relative"])
+def test_gradients_of_compiled_steps_see_the_masks_of_their_forward_pass(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same random numbers, the loss must move along a gradient as fast as the gradient is long."""
+    monkeypatch.setattr(compiled.torch, "compile", partial(torch.compile, backend="aot_eager_decomp_partition"))
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"width": 64, "hidden": 128, "heads": 2, "dropout": 0.3, "attention_dropout": 0.1}
+    options |= {"gate_dropout": 0.1} if name == "router" else {"attention": "relative"}
+    model = build("router" if name == "router" else "transformer", vocabulary=12, classes=8, **options).double().train()
+    tokens, thinker = torch.randint(1, 12, (16, 10)), CompiledStep(model)
+
+    def loss() -> torch.Tensor:
+        torch.manual_seed(7)
+        return torch.nn.functional.cross_entropy(think(thinker, tokens, 4).logits, torch.arange(16) % 8)
+
+    torch._dynamo.reset()
+    loss().backward()
+    for part in ("key_value", "merge"):
+        weight = model.get_parameter(f"layers.0.attention.{part}.weight")
+        assert weight.grad is not None
+        length = weight.grad.norm()
+        along = 1e-5 * weight.grad / length
+        with torch.no_grad():
+            weight += along
+            ahead = loss()
+            weight -= 2 * along
+            behind = loss()
+            weight += along
+        assert float((ahead - behind) / 2e-5) == pytest.approx(float(length), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -192,6 +192,7 @@ def test_balanced_recipes_draw_every_difficulty_as_often() -> None:
     counts = np.bincount(drawn[(drawn >= 2) & (drawn < 9)], minlength=9)[2:]
     assert set(counts) == {2, 3}  # 20 draws of 7
     assert np.bincount(drawn[drawn >= 9]).max() == 1
+    assert sorted(_equally_often(np.random.PCG64(3), [0, 1, 0, 1], 4)) == [0, 0, 1, 1]  # no problems of some depths
 
 
 def test_sequences_come_in_few_shapes_with_little_padding() -> None:

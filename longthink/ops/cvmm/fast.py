@@ -258,7 +258,7 @@ def _multiply_and_sum(
         columns = some.shape[2]
         part = parts[: tokens * routes.k * columns].view(tokens, routes.k, columns)
         _multiply_rows(rows, some, part, routes, "place", "route", gates=gates)
-        torch.sum(part, 1, dtype=kind, out=total[:, first : first + columns])
+        total[:, first : first + columns] = part.sum(1, dtype=kind)
     return total
 
 

@@ -30,8 +30,8 @@ def geometric_read(q: Tensor, kv: Tensor, direction: Tensor | None = None, paddi
     ``direction`` is [batch, n, heads, 2] here. The weights are never stored where the sequence is short enough.
     """
     if q.is_cuda and _TRITON:
-        from longthink.ops.geometric.fused import LONGEST, fused_read
+        from longthink.ops.geometric.fused import fits, fused_read
 
-        if q.shape[1] <= LONGEST:
+        if fits(q):
             return fused_read(q, kv, direction, padding)
     return plain_read(q, kv, direction, padding, geometric_weights)

@@ -12,7 +12,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 from triton.language.extra import libdevice
 
 LONGEST = 64
@@ -119,6 +118,16 @@ def _backward(q, kv, direction, padding, d_out, d_q, d_kv, d_direction, n, heads
     tl.store(d_kv + token * 2 * CHANNELS + channel[None, :], d_keys.to(d_kv.dtype.element_ty), mask=inside)
 
 
+def fits(q: Tensor) -> bool:
+    """Whether a program's queries, keys, values, gradients and logits have room on this GPU."""
+    n, channels = q.shape[1], q.shape[3]
+    if n > LONGEST or q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return False
+    sizes = _sizes(n, channels, q.dtype)
+    room = torch.cuda.get_device_properties(q.device).shared_memory_per_block_optin
+    return 5 * int(sizes["N"]) * int(sizes["D"]) * q.element_size() <= room
+
+
 def _sizes(n: int, channels: int, kind: torch.dtype) -> dict[str, Any]:
     side = max(16, triton.next_power_of_2(n))
     exact = kind == torch.float32 and torch.get_float32_matmul_precision() == "highest"
@@ -132,73 +141,31 @@ def _sizes(n: int, channels: int, kind: torch.dtype) -> dict[str, Any]:
     }
 
 
-# Operators of their own and no autograd function: a compiler that decides what to keep for the backward pass and what
-# to compute again sees one operation, and what it costs.
-@torch.library.custom_op(
-    "longthink::geometric_read",
-    mutates_args=(),
-    schema="(Tensor q, Tensor kv, Tensor? direction, Tensor? absent) -> Tensor",
-)
-def _read(q: Tensor, kv: Tensor, direction: Tensor | None, absent: Tensor | None) -> Tensor:
-    batch, n, heads, channels = q.shape
-    out = torch.empty_like(q)
-    _forward[(batch * heads,)](q, kv, direction, absent, out, n, heads, DIRECTED=direction is not None,
-                               PADDED=absent is not None, **_sizes(n, channels, q.dtype))  # fmt: skip
-    return out
+class _Read(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, kv: Tensor, direction: Tensor | None, padding: Tensor | None) -> Tensor:
+        batch, n, heads, channels = q.shape
+        q, kv = q.contiguous(), kv.to(q.dtype).contiguous()
+        direction = None if direction is None else direction.contiguous()
+        absent = None if padding is None else padding.to(torch.uint8).contiguous()
+        out = torch.empty_like(q)
+        _forward[(batch * heads,)](q, kv, direction, absent, out, n, heads, DIRECTED=direction is not None,
+                                   PADDED=absent is not None, **_sizes(n, channels, q.dtype))  # fmt: skip
+        ctx.save_for_backward(q, kv, direction, absent)
+        return out
 
-
-@torch.library.custom_op(
-    "longthink::geometric_read_backward",
-    mutates_args=(),
-    schema="(Tensor d_out, Tensor q, Tensor kv, Tensor? direction, Tensor? absent) -> (Tensor, Tensor, Tensor)",
-)
-def _read_backward(
-    d_out: Tensor, q: Tensor, kv: Tensor, direction: Tensor | None, absent: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    batch, n, heads, channels = q.shape
-    d_q, d_kv = torch.empty_like(q), torch.empty_like(kv)
-    d_direction = q.new_empty(0) if direction is None else torch.empty_like(direction)
-    _backward[(batch * heads,)](q, kv, direction, absent, d_out, d_q, d_kv, d_direction, n, heads,
-                                DIRECTED=direction is not None, PADDED=absent is not None,
-                                **_sizes(n, channels, q.dtype))  # fmt: skip
-    return d_q, d_kv, d_direction
-
-
-@_read.register_fake
-def _(q: Tensor, kv: Tensor, direction: Tensor | None, absent: Tensor | None) -> Tensor:
-    return torch.empty_like(q)
-
-
-@_read_backward.register_fake
-def _(
-    d_out: Tensor, q: Tensor, kv: Tensor, direction: Tensor | None, absent: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    d_direction = q.new_empty(0) if direction is None else torch.empty_like(direction)
-    return torch.empty_like(q), torch.empty_like(kv), d_direction
-
-
-def _keep(ctx: Any, inputs: tuple[Tensor | None, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _gradients(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-    q, kv, direction, absent = ctx.saved_tensors
-    d_q, d_kv, d_direction = _read_backward(d_out.to(q.dtype).contiguous(), q, kv, direction, absent)
-    return d_q, d_kv, None if direction is None else d_direction, None
-
-
-_read.register_autograd(_gradients, setup_context=_keep)
-
-
-@register_flop_formula(torch.ops.longthink.geometric_read)
-def _work(q_shape: tuple[int, ...], *_others: Any, **_more: Any) -> int:
-    """For those who choose what to compute again: a logit takes as long as this many operations of a matrix product."""
-    batch, n, heads, channels = q_shape
-    return batch * heads * n * n * (4 * channels + 1_500)
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
+        q, kv, direction, absent = ctx.saved_tensors
+        batch, n, heads, channels = q.shape
+        d_q, d_kv = torch.empty_like(q), torch.empty_like(kv)
+        d_direction = None if direction is None else torch.empty_like(direction)
+        _backward[(batch * heads,)](q, kv, direction, absent, d_out.to(q.dtype).contiguous(), d_q, d_kv, d_direction, n,
+                                    heads, DIRECTED=direction is not None, PADDED=absent is not None,
+                                    **_sizes(n, channels, q.dtype))  # fmt: skip
+        return d_q, d_kv, d_direction, None
 
 
 def fused_read(q: Tensor, kv: Tensor, direction: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
-    sides = None if direction is None else direction.contiguous()
-    absent = None if padding is None else padding.to(torch.uint8)
-    result: Tensor = _read(q.contiguous(), kv.to(q.dtype).contiguous(), sides, absent)
+    result: Tensor = _Read.apply(q, kv, direction, padding)
     return result

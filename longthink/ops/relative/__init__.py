@@ -11,6 +11,7 @@ from longthink.ops.relative.plain import by_past_distance, may_see, plain_read, 
 
 __all__ = ["by_past_distance", "may_see", "relative_read", "visible_scores"]
 
+MOST_CHANNELS = 128
 _TRITON = find_spec("triton") is not None  # imported when a GPU needs it: it takes its time
 
 
@@ -20,7 +21,8 @@ def relative_read(q: Tensor, kv: Tensor, scores: Tensor) -> Tensor:
     The queries are the last n of the total positions, and see themselves and all before. ``scores`` [batch, heads, n,
     total] are added to the logits by distance: the last column is that of a position's own.
     """
-    if q.is_cuda and _TRITON and q.dtype in (torch.float32, torch.bfloat16, torch.float16):
+    fits = q.shape[-1] <= MOST_CHANNELS and q.shape[1] * kv.shape[1] < 2**31
+    if q.is_cuda and _TRITON and fits and q.dtype in (torch.float32, torch.bfloat16, torch.float16):
         from longthink.ops.relative.fast import fast_read
 
         return fast_read(q, kv, scores)

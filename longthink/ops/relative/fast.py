@@ -41,10 +41,10 @@ def _logits(queries, keys, table, i, j, n, total, PRECISION: tl.constexpr):
 @triton.jit
 def _forward(q, kv, scores, out, sums, n, total, heads, CHANNELS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
              COLUMNS: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    sequence, head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads
-    first = tl.program_id(0) * ROWS
+    sequence, head = (tl.program_id(0) // heads).to(tl.int64), tl.program_id(0) % heads
+    first = tl.program_id(1) * ROWS
     i, channel = first + tl.arange(0, ROWS), tl.arange(0, D)
-    table = tl.program_id(1).to(tl.int64) * n * total
+    table = tl.program_id(0).to(tl.int64) * n * total
     queries = _rows(q, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
     top = tl.full([ROWS], float("-inf"), tl.float32)
     mass = tl.zeros([ROWS], tl.float32)
@@ -61,22 +61,22 @@ def _forward(q, kv, scores, out, sums, n, total, heads, CHANNELS: tl.constexpr, 
         y = y * shrink[:, None] + tl.dot(p.to(values.dtype), values, input_precision=PRECISION)
         top = new
     _store_rows(out, y / mass[:, None], sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
-    tl.store(sums + tl.program_id(1) * n + i, top + tl.log2(mass), mask=i < n)
+    tl.store(sums + tl.program_id(0) * n + i, top + tl.log2(mass), mask=i < n)
 
 
 @triton.jit
 def _along_keys(q, kv, scores, out, sums, d_out, d_q, d_scores, deltas, n, total, heads, CHANNELS: tl.constexpr,
                 D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    sequence, head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads
-    first = tl.program_id(0) * ROWS
+    sequence, head = (tl.program_id(0) // heads).to(tl.int64), tl.program_id(0) % heads
+    first = tl.program_id(1) * ROWS
     i, channel = first + tl.arange(0, ROWS), tl.arange(0, D)
-    table = tl.program_id(1).to(tl.int64) * n * total
+    table = tl.program_id(0).to(tl.int64) * n * total
     queries = _rows(q, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
     dy = _rows(d_out, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
     y = _rows(out, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
     delta = tl.sum(dy.to(tl.float32) * y.to(tl.float32), 1)
-    tl.store(deltas + tl.program_id(1) * n + i, delta, mask=i < n)
-    sum_i = tl.load(sums + tl.program_id(1) * n + i, mask=i < n, other=float("inf"))
+    tl.store(deltas + tl.program_id(0) * n + i, delta, mask=i < n)
+    sum_i = tl.load(sums + tl.program_id(0) * n + i, mask=i < n, other=float("inf"))
     d_queries = tl.zeros([ROWS, D], tl.float32)
     end = tl.minimum(total, first + ROWS + total - n)
     for start in range(0, end, COLUMNS):
@@ -94,10 +94,10 @@ def _along_keys(q, kv, scores, out, sums, d_out, d_q, d_scores, deltas, n, total
 @triton.jit
 def _along_queries(q, kv, scores, sums, d_out, deltas, d_kv, n, total, heads, CHANNELS: tl.constexpr, D: tl.constexpr,
                    ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    sequence, head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads
-    first = tl.program_id(0) * COLUMNS
+    sequence, head = (tl.program_id(0) // heads).to(tl.int64), tl.program_id(0) % heads
+    first = tl.program_id(1) * COLUMNS
     j, channel = first + tl.arange(0, COLUMNS), tl.arange(0, D)
-    table = tl.program_id(1).to(tl.int64) * n * total
+    table = tl.program_id(0).to(tl.int64) * n * total
     keys = _rows(kv, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
     values = _rows(kv + CHANNELS, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
     d_keys, d_values = tl.zeros([COLUMNS, D], tl.float32), tl.zeros([COLUMNS, D], tl.float32)
@@ -106,8 +106,8 @@ def _along_queries(q, kv, scores, sums, d_out, deltas, d_kv, n, total, heads, CH
         i = start + tl.arange(0, ROWS)
         queries = _rows(q, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
         dy = _rows(d_out, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
-        sum_i = tl.load(sums + tl.program_id(1) * n + i, mask=i < n, other=float("inf"))
-        delta = tl.load(deltas + tl.program_id(1) * n + i, mask=i < n, other=0.0)
+        sum_i = tl.load(sums + tl.program_id(0) * n + i, mask=i < n, other=float("inf"))
+        delta = tl.load(deltas + tl.program_id(0) * n + i, mask=i < n, other=0.0)
         s, _at, _there = _logits(queries, keys, scores + table, i, j, n, total, PRECISION)
         p = tl.exp2(s - sum_i[:, None])
         d_values += tl.dot(tl.trans(p.to(dy.dtype)), dy, input_precision=PRECISION)
@@ -137,9 +137,9 @@ def _sizes(channels: int, kind: torch.dtype, wide: bool = False) -> dict[str, An
 )
 def _read(q: Tensor, kv: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     (batch, n, heads, channels), total = q.shape, kv.shape[1]
-    out, sums = torch.empty_like(q), torch.empty(batch, heads, n, device=q.device)
+    out, sums = torch.empty_like(q), q.new_empty(batch, heads, n, dtype=torch.float32)
     sizes = _sizes(channels, q.dtype, wide=True)
-    grid = (triton.cdiv(n, sizes["ROWS"]), batch * heads)
+    grid = (batch * heads, triton.cdiv(n, sizes["ROWS"]))
     _forward[grid](q, kv, scores, out, sums, n, total, heads, **sizes)
     return out, sums
 
@@ -156,10 +156,10 @@ def _read_backward(
     d_q, d_kv, deltas = torch.empty_like(q), torch.empty_like(kv), torch.empty_like(sums)
     d_scores = torch.zeros_like(scores)  # some distances lie before the first key
     sizes = _sizes(channels, q.dtype)
-    _along_keys[(triton.cdiv(n, sizes["ROWS"]), batch * heads)](
+    _along_keys[(batch * heads, triton.cdiv(n, sizes["ROWS"]))](
         q, kv, scores, out, sums, d_out, d_q, d_scores, deltas, n, total, heads, **sizes
     )
-    _along_queries[(triton.cdiv(total, sizes["COLUMNS"]), batch * heads)](
+    _along_queries[(batch * heads, triton.cdiv(total, sizes["COLUMNS"]))](
         q, kv, scores, sums, d_out, deltas, d_kv, n, total, heads, **sizes
     )
     return d_q, d_kv, d_scores
