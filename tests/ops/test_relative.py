@@ -12,24 +12,11 @@ import torch
 from torch import Tensor
 
 from longthink.ops.relative import relative_read
+from longthink.ops.relative.naive import naive_read
 from longthink.ops.relative.plain import plain_read
 
 # batch, n, total, heads, channels
 SHAPES = [(2, 1, 1, 1, 16), (1, 5, 5, 2, 20), (2, 17, 40, 2, 16), (1, 33, 33, 1, 8), (1, 20, 53, 2, 41)]
-
-
-def naive_read(q: Tensor, kv: Tensor, scores: Tensor) -> Tensor:
-    """The equations, one query of one head after the other."""
-    (batch, n, heads, _), total = q.shape, kv.shape[1]
-    rows = []
-    for b in range(batch):
-        for i in range(n):
-            for h in range(heads):
-                seen = range(i + total - n + 1)
-                logits = torch.stack([q[b, i, h] @ kv[b, j, h, 0] + scores[b, h, i, j - i + n - 1] for j in seen])
-                weights = logits.softmax(0)
-                rows.append(sum(weights[j] * kv[b, j, h, 1] for j in seen))
-    return torch.stack(rows).view(q.shape)
 
 
 def problem(batch: int, n: int, total: int, heads: int, channels: int) -> list[Tensor]:
