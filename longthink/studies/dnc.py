@@ -75,10 +75,8 @@ add(
 
 
 @dataclass(frozen=True)
-class WordErrors(Exam):
+class WordErrors(Once):
     """The published measure of bAbI: the share of answer words that are wrong in a task's test file."""
-
-    columns: ClassVar[tuple[str, ...]] = ("ours",)
 
     def measure(self, model: ThinkingModule, task: Task, half: bool) -> dict[str, Any]:
         assert isinstance(task, Babi)
@@ -95,9 +93,6 @@ class WordErrors(Exam):
 
     def value(self, measured: dict[str, Any]) -> float:
         return float(measured["error"])
-
-    def cells(self, measured: list[dict[str, Any]], trained: int) -> list[str]:
-        return [spread([self.value(m) for m in measured])]
 
 
 # Means and deviations of tasks 1 to 20, and of their mean, as printed.

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,6 +11,7 @@ from torch import Tensor
 from longthink.ops.cvmm import cvmm, expert_feedforward
 from longthink.ops.cvmm.naive import naive_cvmm, naive_feedforward
 from longthink.ops.cvmm.plain import plain_cvmm, plain_feedforward
+from tests.ops.interpreted import assert_equal_in_the_interpreter
 
 
 def problem(
@@ -103,24 +100,7 @@ def test_autocast_computes_in_half_precision() -> None:
     torch.testing.assert_close(y.float(), plain_feedforward(*[tensors[n] for n in BIASED]), rtol=3e-2, atol=3e-2)
 
 
-# In a process of its own: Triton reads TRITON_INTERPRET when a kernel is defined.
 INTERPRETED = """
-import torch
-import triton.runtime.interpreter as interpreter
-
-patch = interpreter._patch_lang_tensor
-def patch_lang_tensor(tensor, scope):  # new versions of numpy refuse int(array([3])), which a run-time range() needs
-    patch(tensor, scope)
-    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-interpreter._patch_lang_tensor = patch_lang_tensor
-
-def poisoned(make):  # whatever is not written shows
-    def empty(*size, **options):
-        out = make(*size, **options)
-        return out.fill_(float("nan") if out.is_floating_point() else -12345)
-    return empty
-torch.empty, torch.empty_like = poisoned(torch.empty), poisoned(torch.empty_like)
-
 import longthink.ops.cvmm.fast as fast
 from longthink.ops.cvmm.plain import plain_cvmm, plain_feedforward
 from tests.ops.test_cvmm import cases, problem
@@ -137,15 +117,11 @@ for tokens, k, experts, width, size, unused in [(1, 1, 1, 16, 16, 0), (7, 2, 5, 
     for a, b in zip(ours, plain, strict=True):
         assert a.dtype == b.dtype
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-print("equal")
 """
 
 
 def test_kernels_equal_plain_in_the_interpreter() -> None:
-    pytest.importorskip("triton", reason="the kernels need Triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, "-c", INTERPRETED], capture_output=True, text=True, env=environment)
-    assert done.stdout.strip() == "equal", done.stderr[-2000:]
+    assert_equal_in_the_interpreter(INTERPRETED)
 
 
 SHAPES = {

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,6 +11,7 @@ from torch import Tensor
 from longthink.ops.geometric.naive import naive_weights
 from longthink.ops.geometric.plain import plain_read, plain_weights
 from tests.fixtures import fixture
+from tests.ops.interpreted import assert_equal_in_the_interpreter
 
 
 def problem(n: int, directed: bool, padded: bool, seed: int, kind: torch.dtype = torch.double) -> list[Tensor | None]:
@@ -106,11 +103,7 @@ def test_extreme_logits_stay_finite() -> None:
     assert torch.isfinite(logits.grad).all()
 
 
-# In a process of its own: Triton reads TRITON_INTERPRET when a kernel is defined.
 INTERPRETED = """
-import torch
-_empty_like = torch.empty_like
-torch.empty_like = lambda t, **k: _empty_like(t, **k).fill_(float("nan"))  # whatever is not written shows
 import longthink.ops.geometric.fast as fast
 from longthink.ops.geometric.fused import fused_read
 from longthink.ops.geometric.plain import plain_read, plain_weights
@@ -138,15 +131,11 @@ q, kv, direction, _ = reading_problem(7, 1, 16, True, False)
 padding = torch.rand(7, len(q)).T > 0.5
 for a, b in zip(*(read_and_gradients(read, q, kv, direction, padding) for read in (fused_read, plain_read))):
     torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5)
-print("equal")
 """
 
 
 def test_kernel_equals_plain_in_the_interpreter() -> None:
-    pytest.importorskip("triton", reason="the kernel needs Triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, "-c", INTERPRETED], capture_output=True, text=True, env=environment)
-    assert done.stdout.strip() == "equal", done.stderr[-2000:]
+    assert_equal_in_the_interpreter(INTERPRETED)
 
 
 @pytest.mark.gpu

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +11,7 @@ from torch import Tensor
 from longthink.ops.relative import relative_read
 from longthink.ops.relative.naive import naive_read
 from longthink.ops.relative.plain import plain_read
+from tests.ops.interpreted import assert_equal_in_the_interpreter
 
 # batch, n, total, heads, channels
 SHAPES = [(2, 1, 1, 1, 16), (1, 5, 5, 2, 20), (2, 17, 40, 2, 16), (1, 33, 33, 1, 8), (1, 20, 53, 2, 41)]
@@ -42,19 +40,7 @@ def test_plain_equals_naive(shape: tuple[int, ...]) -> None:
         torch.testing.assert_close(ours, truth)
 
 
-# In a process of its own: Triton reads TRITON_INTERPRET when a kernel is defined.
 INTERPRETED = """
-import torch
-import triton.runtime.interpreter as interpreter
-
-patch = interpreter._patch_lang_tensor
-def patch_lang_tensor(tensor, scope):  # new versions of numpy refuse int(array([3])), which a run-time range() needs
-    patch(tensor, scope)
-    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-interpreter._patch_lang_tensor = patch_lang_tensor
-_empty_like, _empty = torch.empty_like, torch.empty
-torch.empty_like = lambda t, **k: _empty_like(t, **k).fill_(float("nan"))  # whatever is not written shows
-torch.empty = lambda *s, **k: _empty(*s, **k).fill_(float("nan"))
 import longthink.ops.relative.fast as fast
 from longthink.ops.relative.plain import plain_read
 from tests.ops.test_relative import SHAPES, problem, read_and_gradients
@@ -66,15 +52,11 @@ for rows, columns in [(16, 16), (32, 16), (16, 32)]:
         inputs = problem(*shape)
         for a, b in zip(read_and_gradients(fast.fast_read, *inputs), read_and_gradients(plain_read, *inputs)):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5)
-print("equal")
 """
 
 
 def test_kernel_equals_plain_in_the_interpreter() -> None:
-    pytest.importorskip("triton", reason="the kernel needs Triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, "-c", INTERPRETED], capture_output=True, text=True, env=environment)
-    assert done.stdout.strip() == "equal", done.stderr[-2000:]
+    assert_equal_in_the_interpreter(INTERPRETED)
 
 
 @pytest.mark.gpu

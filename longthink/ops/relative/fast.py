@@ -132,63 +132,34 @@ def _sizes(channels: int, kind: torch.dtype, wide: bool = False) -> dict[str, An
     }
 
 
-@torch.library.custom_op(
-    "longthink::relative_read", mutates_args=(), schema="(Tensor q, Tensor kv, Tensor scores) -> (Tensor, Tensor)"
-)
-def _read(q: Tensor, kv: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-    (batch, n, heads, channels), total = q.shape, kv.shape[1]
-    out, sums = torch.empty_like(q), q.new_empty(batch, heads, n, dtype=torch.float32)
-    sizes = _sizes(channels, q.dtype, wide=True)
-    grid = (batch * heads, triton.cdiv(n, sizes["ROWS"]))
-    _forward[grid](q, kv, scores, out, sums, n, total, heads, **sizes)
-    return out, sums
+class _Read(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, kv: Tensor, scores: Tensor) -> Tensor:
+        (batch, n, heads, channels), total = q.shape, kv.shape[1]
+        q, kv, scores = q.contiguous(), kv.to(q.dtype).contiguous(), scores.contiguous()
+        out, sums = torch.empty_like(q), torch.empty(batch, heads, n, dtype=torch.float32, device=q.device)
+        sizes = _sizes(channels, q.dtype, wide=True)
+        grid = (batch * heads, triton.cdiv(n, sizes["ROWS"]))
+        _forward[grid](q, kv, scores, out, sums, n, total, heads, **sizes)
+        ctx.save_for_backward(q, kv, scores, out, sums)
+        return out
 
-
-@torch.library.custom_op(
-    "longthink::relative_read_backward",
-    mutates_args=(),
-    schema="(Tensor d_out, Tensor q, Tensor kv, Tensor scores, Tensor out, Tensor sums) -> (Tensor, Tensor, Tensor)",
-)
-def _read_backward(
-    d_out: Tensor, q: Tensor, kv: Tensor, scores: Tensor, out: Tensor, sums: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    (batch, n, heads, channels), total = q.shape, kv.shape[1]
-    d_q, d_kv, deltas = torch.empty_like(q), torch.empty_like(kv), torch.empty_like(sums)
-    d_scores = torch.zeros_like(scores)  # some distances lie before the first key
-    sizes = _sizes(channels, q.dtype)
-    _along_keys[(batch * heads, triton.cdiv(n, sizes["ROWS"]))](
-        q, kv, scores, out, sums, d_out, d_q, d_scores, deltas, n, total, heads, **sizes
-    )
-    _along_queries[(batch * heads, triton.cdiv(total, sizes["COLUMNS"]))](
-        q, kv, scores, sums, d_out, deltas, d_kv, n, total, heads, **sizes
-    )
-    return d_q, d_kv, d_scores
-
-
-@_read.register_fake
-def _(q: Tensor, kv: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-    batch, n, heads, _channels = q.shape
-    return torch.empty_like(q), q.new_empty(batch, heads, n, dtype=torch.float32)
-
-
-@_read_backward.register_fake
-def _(d_out: Tensor, q: Tensor, kv: Tensor, scores: Tensor, out: Tensor, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(q), torch.empty_like(kv), torch.empty_like(scores)
-
-
-def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs, *output)
-
-
-def _gradients(ctx: Any, d_out: Tensor, _d_sums: Tensor) -> tuple[Tensor, ...]:
-    q, kv, scores, out, sums = ctx.saved_tensors
-    d_q, d_kv, d_scores = _read_backward(d_out.to(q.dtype).contiguous(), q, kv, scores, out, sums)
-    return d_q, d_kv, d_scores
-
-
-_read.register_autograd(_gradients, setup_context=_keep)
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, ...]:
+        q, kv, scores, out, sums = ctx.saved_tensors
+        (batch, n, heads, channels), total = q.shape, kv.shape[1]
+        d_q, d_kv, deltas = torch.empty_like(q), torch.empty_like(kv), torch.empty_like(sums)
+        d_scores = torch.zeros_like(scores)  # some distances lie before the first key
+        d_out, sizes = d_out.to(q.dtype).contiguous(), _sizes(channels, q.dtype)
+        _along_keys[(batch * heads, triton.cdiv(n, sizes["ROWS"]))](
+            q, kv, scores, out, sums, d_out, d_q, d_scores, deltas, n, total, heads, **sizes
+        )
+        _along_queries[(batch * heads, triton.cdiv(total, sizes["COLUMNS"]))](
+            q, kv, scores, sums, d_out, deltas, d_kv, n, total, heads, **sizes
+        )
+        return d_q, d_kv, d_scores
 
 
 def fast_read(q: Tensor, kv: Tensor, scores: Tensor) -> Tensor:
-    out: Tensor = _read(q.contiguous(), kv.to(q.dtype).contiguous(), scores.contiguous())[0]
-    return out
+    result: Tensor = _Read.apply(q, kv, scores)
+    return result
