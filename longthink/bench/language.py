@@ -11,6 +11,7 @@ from longthink.models import build
 from longthink.recipes import recipes
 from longthink.studies.language import ROWS
 from longthink.tasks import Batch
+from longthink.training.compiled import CompiledStep
 from longthink.training.graphs import GraphedObjective
 from longthink.training.losses import Objective, Past, Plan
 from longthink.training.recipe import Recipe, override
@@ -26,7 +27,7 @@ def measure(kinds: tuple[str, ...] = tuple(ROWS), repeats: int = 10, small: bool
         recipe = recipes[f"text-{kind}"]
         if small:
             recipe = override(recipe, [*SMALL, "difficulty=16", "batch=2"])
-        for path in ("plain", "graph") if device() == "cuda" else ("plain",):
+        for path in ("plain", "compiled graph") if device() == "cuda" else ("plain",):
             rows.append({"kind": kind, "path": path, **_time(recipe, path, repeats)})
     return {"benchmark": "one training update of a language model", **surroundings(repeats), "rows": rows}
 
@@ -39,8 +40,9 @@ def _time(recipe: Recipe, path: str, repeats: int) -> dict[str, Any]:
     optimizer = make_optimizer(recipe, model, fused=gpu)
     tokens = torch.randint(1, 256, (recipe.batch, length + 1), device=here)
     batch, plan = Batch(tokens[:, :-1], tokens[:, 1:].contiguous()), Plan(0, 1, recipe.steps, 0.0)
-    objective = Objective(model)
-    graphed = GraphedObjective(objective, half=True, full_alone=True) if path == "graph" else None
+    fast = path == "compiled graph"
+    objective = Objective(model, CompiledStep(model) if fast else None)
+    graphed = GraphedObjective(objective, half=True, full_alone=True) if fast else None
     past = Past(None)
 
     def update() -> None:

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from longthink.layers.causal import CausalRelativeAttention
+from longthink.layers.dropout import dropout
 from longthink.layers.experts import Experts
 from longthink.layers.feedforward import FeedForward
 from longthink.layers.switch_head import SwitchHead
@@ -45,7 +45,7 @@ class PreNormLayer(nn.Module):
         return Updated(x + self._drop(update), balance)
 
     def _drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.dropout, self.training)
+        return dropout(x, self.dropout, self.training)
 
 
 class PeriNormLayer(nn.Module):
@@ -62,7 +62,7 @@ class PeriNormLayer(nn.Module):
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Updated:
         raw = joined(memory, x)
         read, chances = self.attention(self.norm_attention(raw), raw, x.shape[1])
-        x = x + F.dropout(read, self.dropout, self.training)
+        x = x + dropout(read, self.dropout, self.training)
         chosen = self.feedforward.selection(self.norm_feedforward(x))
         x = x + self.feedforward.mix(x, chosen)
         mean = chosen.logits.softmax(-1).sum(1)

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from longthink.errors import UserError
 from longthink.layers.causal import CausalRelativeAttention
-from longthink.layers.decoder import PeriNormLayer, PreNormLayer, joined
+from longthink.layers.decoder import PeriNormLayer, PreNormLayer, Updated, joined
 from longthink.layers.experts import Experts
 from longthink.layers.feedforward import feedforward as make_feedforward
 from longthink.layers.switch_head import SwitchHead
@@ -69,6 +69,9 @@ class Language(nn.Module):
     ``memory`` positions before a block are seen in training, ``evaluation_memory`` in evaluation: four times as many
     where nothing is said, as published. What layers note is that of a step's last layer.
     """
+
+    compiled_part = "apply_layer"  # all layers are compiled as one
+    worth_compiling = True
 
     def __init__(
         self,
@@ -155,13 +158,18 @@ class Language(nn.Module):
             if context.memory is not None:
                 seen = (*seen[:place], h.detach(), *seen[place + 1 :])
             which = place if self.max_steps is not None else i
-            h, asked, more = self.layers[which](h, context.memory[place] if context.memory else None)
+            remembered = context.memory[place] if context.memory else None
+            h, asked, more = self.apply_layer(self.layers[which], h, remembered)
             balance = None if balance is None else balance + asked
             if chances:
                 own = which * len(more)  # each layer has as many selectors
                 added = tuple(a + b for a, b in zip(chances[own : own + len(more)], more, strict=True))
                 chances = (*chances[:own], *added, *chances[own + len(more) :])
         return Columns(h, steps + 1, seen, balance, chances)
+
+    def apply_layer(self, layer: nn.Module, h: Tensor, memory: Tensor | None) -> Updated:
+        updated: Updated = layer(h, memory)
+        return updated
 
     def read(self, state: Columns, context: Context) -> Tensor:
         """[batch, classes, time]."""

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from longthink.models import build
-from longthink.tasks import task
+from longthink.tasks import Batch, task
 from longthink.think import think
 from longthink.training import compiled
 from longthink.training.compiled import CompiledStep
-from longthink.training.losses import Objective, Plan
+from longthink.training.losses import Objective, Past, Plan
 
 MODELS = {
     "deepthinking": ("mazes", 5, {"width": 8, "head": [8, 8]}),
@@ -75,5 +76,25 @@ def test_compiled_steps_equal_plain_ones(name: str, monkeypatch: pytest.MonkeyPa
         loss.backward()
         found.append([loss.detach(), *[p.grad.clone() for p in model.parameters() if p.grad is not None]])
     assert not {"step", "advance"} & vars(model).keys()
+    for plain, fast in zip(*found, strict=True):
+        torch.testing.assert_close(plain, fast)
+
+
+def test_all_layers_of_a_language_model_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled.torch, "compile", partial(torch.compile, backend="aot_eager_decomp_partition"))
+    torch._dynamo.reset()
+    counters.clear()
+    torch.manual_seed(0)
+    options = {"width": 16, "hidden": 32, "heads": 2, "distinct_steps": 3, "memory": 5, "dropout": 0.0}
+    model = build("language", vocabulary=12, classes=12, **options).double()
+    tokens, past = torch.randint(0, 12, (2, 6)), Past(tuple(torch.randn(2, 5, 16).double() for _ in range(3)))
+    batch, found = Batch(tokens[:, :-1], tokens[:, 1:]), []
+    for thinker in (None, CompiledStep(model)):
+        model.zero_grad()
+        losses = Objective(model, thinker)(batch, Plan(0, 1, 3, 0.0), past=past)
+        losses["loss"].backward()
+        gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        found.append([losses["loss"].detach(), *losses["memory"], *gradients])
+    assert counters["stats"]["unique_graphs"] == 1
     for plain, fast in zip(*found, strict=True):
         torch.testing.assert_close(plain, fast)

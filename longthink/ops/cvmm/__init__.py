@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from longthink.ops.cvmm.plain import plain_cvmm, plain_feedforward
+from longthink.ops.kernels import can_run
 
 
 def cvmm(x: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
@@ -15,7 +16,7 @@ def cvmm(x: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
     ``weights`` [experts, inputs, outputs]. Any number of tokens may choose an expert, none too.
     """
     kind = _kind(x)
-    if _has_kernel(x, kind):
+    if len(x) and can_run(x, kind):
         from longthink.ops.cvmm.fast import fast_cvmm
 
         return fast_cvmm(x, experts, weights, kind)
@@ -31,7 +32,7 @@ def expert_feedforward(
     size, width], ``bias`` [experts, size].
     """
     kind = _kind(x)
-    if _has_kernel(x, kind):
+    if len(x) and can_run(x, kind):
         from longthink.ops.cvmm.fast import fast_feedforward
 
         return fast_feedforward(x, experts, gates, up, down, bias, kind)
@@ -45,13 +46,3 @@ def _kind(x: Tensor) -> torch.dtype:
     if torch.is_autocast_enabled(device) and x.dtype != torch.float64:
         return torch.get_autocast_dtype(device)
     return x.dtype
-
-
-def _has_kernel(x: Tensor, kind: torch.dtype) -> bool:
-    if not x.is_cuda or len(x) == 0 or kind not in (torch.float32, torch.bfloat16, torch.float16):
-        return False
-    try:
-        import longthink.ops.cvmm.fast  # noqa: F401
-    except ImportError:  # a GPU without Triton
-        return False
-    return True

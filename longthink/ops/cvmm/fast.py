@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from longthink.ops.kernels import product_precision
+
 
 @triton.jit
 def _lower_bound(keys, value, routes, top):
@@ -211,10 +213,9 @@ def _tile(outputs: int) -> int:
 
 def _options(kind: torch.dtype) -> dict[str, Any]:
     """Inputs summed at a time and the pipeline: about 100 kB of shared memory, two programs a multiprocessor."""
-    exact = kind == torch.float32 and torch.get_float32_matmul_precision() == "highest"
     return {
         "STEP": 32 if kind == torch.float32 else 64,
-        "PRECISION": "ieee" if exact else "tf32",
+        "PRECISION": product_precision(kind),
         "num_warps": 8,
         "num_stages": 3,
     }

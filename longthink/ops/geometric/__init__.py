@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from torch import Tensor
 
 from longthink.ops.geometric.plain import plain_read, plain_weights
-
-_TRITON = find_spec("triton") is not None  # imported when a GPU needs it: it takes its time
+from longthink.ops.kernels import can_run
 
 
 def geometric_weights(logits: Tensor, direction: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
@@ -17,7 +14,7 @@ def geometric_weights(logits: Tensor, direction: Tensor | None = None, padding: 
     ``direction`` [batch, heads, n, 2] is added to a query's logits for the keys before (0) and after it (1), Eq. 5.9.
     ``padding`` [batch, n] is True for keys that are not there. Rows do not sum to one: what is left is "no match".
     """
-    if logits.is_cuda and _TRITON:
+    if can_run(logits):
         from longthink.ops.geometric.fast import fast_weights
 
         return fast_weights(logits, direction, padding)
@@ -29,7 +26,7 @@ def geometric_read(q: Tensor, kv: Tensor, direction: Tensor | None = None, paddi
 
     ``direction`` is [batch, n, heads, 2] here. The weights are never stored where the sequence is short enough.
     """
-    if q.is_cuda and _TRITON:
+    if can_run(q):
         from longthink.ops.geometric.fused import fits, fused_read
 
         if fits(q):

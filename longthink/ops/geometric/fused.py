@@ -14,6 +14,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
+from longthink.ops.kernels import product_precision
+
 LONGEST = 64
 
 
@@ -121,7 +123,7 @@ def _backward(q, kv, direction, padding, d_out, d_q, d_kv, d_direction, n, heads
 def fits(q: Tensor) -> bool:
     """Whether a program's queries, keys, values, gradients and logits have room on this GPU."""
     n, channels = q.shape[1], q.shape[3]
-    if n > LONGEST or q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+    if n > LONGEST:
         return False
     sizes = _sizes(n, channels, q.dtype)
     room = torch.cuda.get_device_properties(q.device).shared_memory_per_block_optin
@@ -130,12 +132,11 @@ def fits(q: Tensor) -> bool:
 
 def _sizes(n: int, channels: int, kind: torch.dtype) -> dict[str, Any]:
     side = max(16, triton.next_power_of_2(n))
-    exact = kind == torch.float32 and torch.get_float32_matmul_precision() == "highest"
     return {
         "CHANNELS": channels,
         "N": side,
         "D": max(16, triton.next_power_of_2(channels)),
-        "PRECISION": "ieee" if exact else "tf32",
+        "PRECISION": product_precision(kind),
         "PARTS": 0 if triton.knobs.runtime.interpret else 3 if kind == torch.float32 else 2,
         "num_warps": 4,
     }

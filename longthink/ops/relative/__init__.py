@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
-import torch
 from torch import Tensor
 
+from longthink.ops.kernels import can_run
 from longthink.ops.relative.plain import by_past_distance, may_see, plain_read, visible_scores
 
 __all__ = ["by_past_distance", "may_see", "relative_read", "visible_scores"]
 
 MOST_CHANNELS = 128
-_TRITON = find_spec("triton") is not None  # imported when a GPU needs it: it takes its time
 
 
 def relative_read(q: Tensor, kv: Tensor, scores: Tensor) -> Tensor:
@@ -22,7 +19,7 @@ def relative_read(q: Tensor, kv: Tensor, scores: Tensor) -> Tensor:
     total] are added to the logits by distance: the last column is that of a position's own.
     """
     fits = q.shape[-1] <= MOST_CHANNELS and q.shape[1] * kv.shape[1] < 2**31
-    if q.is_cuda and _TRITON and fits and q.dtype in (torch.float32, torch.bfloat16, torch.float16):
+    if fits and can_run(q):
         from longthink.ops.relative.fast import fast_read
 
         return fast_read(q, kv, scores)

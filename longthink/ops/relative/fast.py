@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from longthink.ops.kernels import product_precision
+
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -121,13 +123,12 @@ def _sizes(channels: int, kind: torch.dtype, wide: bool = False) -> dict[str, An
     """Tiles; ``wide`` for the forward kernel, which needs fewer registers."""
     d = max(16, triton.next_power_of_2(channels))
     small = kind == torch.float32 or d > 64
-    exact = kind == torch.float32 and torch.get_float32_matmul_precision() == "highest"
     return {
         "CHANNELS": channels,
         "D": d,
         "ROWS": 32 if small else 128 if wide else 64,
         "COLUMNS": 32 if small else 64,
-        "PRECISION": "ieee" if exact else "tf32",
+        "PRECISION": product_precision(kind),
         "num_warps": 8 if wide and not small else 4,
     }
 

@@ -1,0 +1,21 @@
+"""What all Triton kernels here have in common. Triton itself is imported when a GPU needs it: it takes its time."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+_TRITON = find_spec("triton") is not None
+
+
+def can_run(x: Tensor, kind: torch.dtype | None = None) -> bool:
+    """Whether kernels can work where this tensor lies, in its precision or in another ``kind``."""
+    return x.is_cuda and _TRITON and (kind or x.dtype) in (torch.float32, torch.bfloat16, torch.float16)
+
+
+def product_precision(kind: torch.dtype) -> str:
+    """How tiles are multiplied: float32 as exactly as torch is told to, TF32 otherwise."""
+    exact = kind == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+    return "ieee" if exact else "tf32"
