@@ -8,6 +8,7 @@ extrapolation    hard_to_easy(model, task, trained, train_steps)     does it sol
                  receptive_field(model, task, batch, steps)          how far does a change travel in a step?
 attention        attention_maps(model, inputs, steps)                who looks where, and which columns move, when?
 experts          expert_use(model, inputs, steps)                    which experts are used, and which together?
+active           active_units(model, inputs, steps)                  how many hidden units does a token use?
 memory           memory_trace(model, inputs)                         what does a DNC do with its memory?
 representations  similarities(model, task, steps)                    do functions mean the same by a symbol?
                  compatibility(model, task, steps)                   whose results does whom understand?
@@ -22,7 +23,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-__all__ = ["attention", "convergence", "experts", "extrapolation", "memory", "perturb", "representations"]
+__all__ = ["active", "attention", "convergence", "experts", "extrapolation", "memory", "perturb", "representations"]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -360,6 +360,31 @@ def experts(
 
 
 @app.command()
+def active(
+    weights: Weights,
+    difficulty: Difficulty = None,
+    steps: Steps = None,
+    samples: Samples = 10,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    as_json: Json = False,
+    out: Out = None,
+    plot: Plot = None,
+) -> None:
+    """How many hidden units of its feed-forward layers are active for a token?"""
+    loaded = _load(weights, device, out, plot, samples, seed)
+    from longthink.inspect import active as asked
+
+    inputs = loaded.task.sample(samples, _size(loaded, difficulty), seed, "test").inputs
+    found = asked.active_units(loaded.model, inputs, loaded.recipe.steps if steps is None else steps)
+    rows = [
+        [str(i + 1), f"{float(found.mean[i]):.1f}", f"{float(found.deviation[i]):.1f}"] for i in range(len(found.mean))
+    ]
+    table = (("step", "active units", "deviation"), rows, f"{weights}: {found.tokens:,} tokens")
+    _give(weights, loaded, found.to_json(), table, as_json, out, plot, lambda: asked.draw(found, weights))
+
+
+@app.command()
 def memory(
     weights: Weights,
     problem: Problem = None,

@@ -48,7 +48,7 @@ _SIZES = {
     "wikitext103-wide": _Size(412, 16, 10, 41, 256, 64, 0.1, 16480, 128, 1e-3, 0.05, None, 0, _SUBWORDS),
     "wikitext103-big": _Size(1024, 18, 16, 64, 512, 64, 0.2, 4110, 32, 1e-3, 0.2, 89**2, 4, _SUBWORDS),
 }
-_SIZES["text"] = _SIZES["enwik8"]._replace(task={})
+_SIZES["text"] = _SIZES["enwik8"]._replace(task={}, dense=2056)  # 2053 columns keep a GPU's fast products away
 
 
 def _mixture(size: _Size, experts: int, k: int, **options: Any) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class Bits(Exam):
     """Bits per byte of a text that is read in order; ``samples`` blocks, ``difficulty`` tokens each."""
 
     columns: ClassVar[tuple[str, ...]] = ("ours: bits per byte",)
-    streams: int = 4
+    streams: int = 16
 
     def measure(self, model: ThinkingModule, task: Task, half: bool) -> dict[str, Any]:
         assert isinstance(task, Text)

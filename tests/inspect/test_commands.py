@@ -151,3 +151,13 @@ def test_experts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert matplotlib.image.imread(tmp_path / "experts.png").std() > 0.05
     run("experts", weights)
     assert "busiest" in capsys.readouterr().out
+
+
+def test_active(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = folder(tmp_path, "transformer", width=16, hidden=32, heads=2)
+    found = json_of(capsys, "active", weights, "--samples", "3", "--plot", str(tmp_path / "active.png"))
+    assert found.keys() == ALWAYS | {"tokens", "mean", "deviation"}
+    assert len(found["mean"]) == 3
+    assert matplotlib.image.imread(tmp_path / "active.png").std() > 0.05
+    run("active", weights)
+    assert "active units" in capsys.readouterr().out

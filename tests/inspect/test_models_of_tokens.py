@@ -7,7 +7,7 @@ import torch
 
 import longthink as lt
 from longthink.errors import UserError
-from longthink.inspect import attention, experts, memory, representations
+from longthink.inspect import active, attention, experts, memory, representations
 from longthink.models import build
 from longthink.tasks.ctlpp import CTLPP
 from tests.inspect.toys import Oracle, is_drawn
@@ -171,3 +171,24 @@ def test_which_experts_are_used_together(name: str) -> None:
     assert is_drawn(experts.draw(found, "toy"))
     with pytest.raises(UserError, match="has no experts"):
         experts.expert_use(build("router", **SIZES, width=16, hidden=16), inputs, 2)
+
+
+@pytest.mark.parametrize("feedforward", ["dense", "top_k"])
+def test_how_many_units_are_active(feedforward: str) -> None:
+    torch.manual_seed(0)
+    options = {"feedforward_options": {"k": 5}} if feedforward == "top_k" else {}
+    model = build("transformer", **SIZES, width=16, hidden=32, heads=2, feedforward=feedforward, **options)
+    inputs = TASK.sample(6, 3, 0).inputs
+    found = active.active_units(model, inputs, 3, chunk=4)
+    model.eval()
+    noted = lt.think(model, inputs, 3, watch=("active",)).trace["active"].double()
+    assert found.tokens == noted[:, 0].numel()
+    for step in range(3):
+        assert found.mean[step] == pytest.approx(float(noted[:, step].mean()))
+        assert found.deviation[step] == pytest.approx(float(noted[:, step].std(correction=0)))
+    assert (found.mean <= (5 if feedforward == "top_k" else 32)).all()
+    assert (found.mean > 0).all()
+    assert is_drawn(active.draw(found, "toy"))
+    mixture = {"feedforward": "experts", "feedforward_options": {"experts": 4, "k": 2}}
+    with pytest.raises(UserError, match="do not count"):
+        active.active_units(build("transformer", **SIZES, width=16, hidden=32, heads=2, **mixture), inputs, 2)

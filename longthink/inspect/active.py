@@ -1,0 +1,63 @@
+"""How many hidden units of a feed-forward layer are active for a token? (Figures 7.1, F.1, F.2)
+
+Any model that notes "active" [batch, n] can be seen; a step of several layers shows the last of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longthink.errors import UserError
+from longthink.inspect.pieces import at_test_time, check_steps, device_of, pieces, rounded
+from longthink.think import Thinker, think, unfold
+
+WATCHED = ("active",)
+
+
+@dataclass(frozen=True, eq=False)
+class ActiveUnits:
+    """Step t is entry t - 1."""
+
+    mean: Tensor  # [steps], over all tokens
+    deviation: Tensor  # [steps]
+    tokens: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"tokens": self.tokens, "mean": rounded(self.mean, 2), "deviation": rounded(self.deviation, 2)}
+
+
+def active_units(model: Thinker, inputs: Tensor, steps: int, chunk: int = 20) -> ActiveUnits:
+    """Think about all samples and count the units that are not zero."""
+    check_steps(model, steps)
+    device = device_of(model)
+    counts = []
+    with at_test_time(model):
+        if next(unfold(model, inputs[:1].to(device), 1, notes=WATCHED)).notes["active"] is None:
+            raise UserError("This model's feed-forward layers do not count active units; look at a dense or Top-K one.")
+        for part in pieces(len(inputs), chunk):
+            noted = think(model, inputs[part].to(device), steps, watch=WATCHED, read=False).trace["active"]
+            counts.append(noted.transpose(0, 1).flatten(1).double().cpu())  # [steps, tokens]
+    count = torch.cat(counts, 1)
+    return ActiveUnits(count.mean(1), count.std(1, correction=0), count.shape[1])
+
+
+def draw(found: ActiveUnits, title: str = "") -> Any:
+    """Mean and deviation of each step, as bars."""
+    from matplotlib.ticker import MaxNLocator
+
+    from longthink.inspect.figures import figure
+
+    new = figure(6.0, 3.2)
+    axes = new.add_subplot()
+    steps = range(1, len(found.mean) + 1)
+    axes.bar(steps, found.mean, yerr=found.deviation, color="#4c78a8", ecolor="#888888", capsize=2)
+    axes.set(xlabel="step", ylabel="active hidden units of a token")
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if title:
+        axes.set_title(title, size=11, loc="left")
+    return new
