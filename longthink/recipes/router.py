@@ -6,8 +6,9 @@ d_ff 512 as its published parameter count demands (the text says 1024). CTL's tr
 problems of each depth as the code's, which draws depths alike and keeps each problem once, so that half have five
 functions and few one or two (equal parts, as in the text, leave few different ones of five functions). Ours may repeat,
 as half of all problems are kept for tests; and all depths come up equally often. Checkpoints are chosen by easy
-validation accuracy, never by deeper problems (the published runs used a depth validation set); a run is over when five
-validations in a row were without an error (the published ones went on).
+validation accuracy, never by deeper problems (the published runs used a depth validation set); a run is over when ten
+validations in a row were without an error (the published ones went on). What is validated and kept is the average of
+about the last 1,000 updates' weights.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ _CTL = Recipe(
     clip=5.0,
     warmup_epochs=0,
     validate_every=10,
-    enough=5,
+    enough=10,
+    average=0.999,
 )
 _ARITHMETIC = replace(
     _CTL,
@@ -129,6 +131,19 @@ def _published() -> None:
             for backward in (False, True) if base.task == "ctl" else (False,):
                 name = f"{base.task}{'-backward' if backward else ''}-{row}"
                 add(replace(recipe, name=name, task_options={"backward": True} if backward else {}))
+
+
+def _short() -> None:
+    """Routers for expressions in a fifth of the published updates: more problems or fewer channels, and a cosine."""
+    short: dict[str, Any] = {"train_samples": 1_000_000, "epochs": 10, "validate_every": 1}
+    short |= {"warmup_updates": 500, "schedule": "cosine", "average": None}
+    for name, rate, changes in (
+        ("arithmetic-router", 3e-4, {"dropout": 0.1}),
+        ("listops-router", 4e-4, {"width": 256, "hidden": 512, "heads": 8}),
+    ):
+        full = recipes[name]
+        options, note = {**full.model_options, **changes}, "the router in 19,530 updates"
+        add(replace(full, name=f"{name}-short", model_options=options, learning_rate=rate, note=note, **short))
 
 
 def _with_experts() -> None:
@@ -220,6 +235,7 @@ def _ctlpp() -> None:
 
 
 _published()
+_short()
 _with_experts()
 _ablations()
 _ctlpp()

@@ -180,7 +180,7 @@ def _expressions() -> None:
                 name=task,
                 title=f"{'Arithmetic' if task == 'arithmetic' else 'ListOps'}, trained on depths 1-5",
                 source=f"Table {table}",
-                rows=_rows(task, exams, rows),
+                rows=(*_rows(task, exams, rows), Row("NDR in a fifth of the updates", f"{task}-router-short")),
                 exams=(
                     Exam(exams[0], (1, 2, 3, 4, 5), 1_000, steps, chunk=1_000, split="valid"),
                     Exam(exams[1], (7, 8), 1_000, steps, chunk=1_000),

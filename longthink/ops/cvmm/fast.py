@@ -22,15 +22,16 @@ from longthink.ops.kernels import product_precision
 def _lower_bound(keys, value, routes, top):
     """How many of the sorted keys are below each value: powers of two are added while the answer allows."""
     count = value * 0
-    while top > 0:
-        probe = count + top
+    step = tl.program_id(0) * 0 + top  # a constant, as which torch.compile sees it, cannot change in a loop
+    while step > 0:
+        probe = count + step
         key = tl.load(keys + probe - 1, mask=probe <= routes, other=0).to(tl.int32)
         count = tl.where((probe <= routes) & (key < value), probe, count)
-        top = top // 2
+        step = step // 2
     return count
 
 
-@triton.jit(do_not_specialize=["routes", "top", "tiles"])  # a 1 would become a constant that cannot change in a loop
+@triton.jit(do_not_specialize=["routes", "top", "tiles"])  # or every number of tokens would compile anew
 def _plan(keys, starts, tile_expert, tile_row, routes, top, tiles, EXPERTS: tl.constexpr, LANES: tl.constexpr,
           ROWS: tl.constexpr, CHUNK: tl.constexpr):  # fmt: skip
     """Program e writes where expert e starts and its tiles of ROWS routes; the one after the last, the unused tiles."""
