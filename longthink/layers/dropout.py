@@ -1,25 +1,76 @@
-"""Dropout that costs next to nothing where it is compiled.
+"""Random numbers for layers, which cost next to nothing where they are compiled.
 
 A compiled step is made of few kernels, and its backward pass makes the masks again. With PyTorch's generator, ten
 rounds a number, that takes longer than reading and writing the tensors. There each number is a hash of its place and of
-a seed, which is drawn once a call. Everywhere else this is PyTorch's dropout.
+a seed. Everywhere else this is PyTorch's dropout.
+
+Seeds are drawn once a call, or come from outside (``with_seeds``): then nothing that is compiled is random, and its
+backward pass may compute whatever it likes again.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+T = TypeVar("T")
+ENOUGH_SEEDS = 16
+"""More than the layers of any step ask for."""
+
+
+class _Seeds:
+    """Numbers from 0 to 1, one for each call that asks."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self.numbers, self.used = numbers, 0
+
+    def next(self) -> Tensor:
+        self.used += 1
+        return self.numbers[self.used - 1]
+
+
+_seeds: _Seeds | None = None
+
+
+def with_seeds(numbers: Tensor, function: Callable[..., T], *arguments: object) -> T:
+    """Call the function; what it compiles takes its seeds from these numbers, in the order of the calls."""
+    global _seeds
+    before, _seeds = _seeds, _Seeds(numbers)
+    try:
+        return function(*arguments)
+    finally:
+        _seeds = before
+
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     if not training or p == 0:
         return x
-    if p == 1 or not torch.compiler.is_compiling() or x.numel() >= 2**31:
+    if p == 1 or not _hashes(x.numel()):
         return F.dropout(x, p)
-    seed = (torch.rand(1, device=x.device) * 2**24).to(torch.int32) << 8  # 24 bits are all that a float32 has
-    kept = hashed(torch.arange(x.numel(), dtype=torch.int32, device=x.device) ^ seed).view(x.shape)
-    return torch.where(kept >= round(p * 2**32) - 2**31, x * (1 / (1 - p)), 0.0)
+    return torch.where(_kept(x.shape, p, x.device), x * (1 / (1 - p)), 0.0)
+
+
+def keep_mask(shape: tuple[int, ...], p: float, device: torch.device) -> Tensor:
+    """A mask of this shape that is False with probability p."""
+    if _hashes(math.prod(shape)):
+        return _kept(shape, p, device)
+    return torch.rand(shape, device=device) >= p
+
+
+def _hashes(size: int) -> bool:
+    return torch.compiler.is_compiling() and size < 2**31
+
+
+def _kept(shape: tuple[int, ...], p: float, device: torch.device) -> Tensor:
+    number = torch.rand(1, device=device) if _seeds is None else _seeds.next()
+    seed = (number * 2**24).to(torch.int32) << 8  # 24 bits are all that a float32 has
+    places = torch.arange(math.prod(shape), dtype=torch.int32, device=device)
+    return (hashed(places ^ seed) >= round(p * 2**32) - 2**31).view(shape)
 
 
 def hashed(x: Tensor) -> Tensor:

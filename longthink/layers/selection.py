@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longthink.errors import UserError
+from longthink.layers.dropout import keep_mask
 from longthink.registry import Registry
 
 selections: Registry[type[Selection]] = Registry("selection of experts")
@@ -82,7 +83,7 @@ class Selection(nn.Module):
     def _kept(self, logits: Tensor) -> Tensor:
         """m of Eq. 7.21: [experts]."""
         if self.training and self.expert_dropout:
-            return torch.rand(self.experts, device=logits.device) >= self.expert_dropout
+            return keep_mask((self.experts,), self.expert_dropout, logits.device)
         return torch.ones(self.experts, dtype=torch.bool, device=logits.device)
 
 

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from longthink.errors import UserError
 from longthink.layers.causal import attend, channels_a_head
+from longthink.layers.dropout import keep_mask
 from longthink.ops.cvmm import cvmm
 from longthink.ops.relative import may_see
 from longthink.think import note, wanted
@@ -100,7 +101,7 @@ class SwitchHead(nn.Module):
         scores = logits.sigmoid()
         ranking = scores.detach()
         if self.training and self.expert_dropout:
-            kept = torch.rand(self.heads, self.experts, device=x.device) >= self.expert_dropout
+            kept = keep_mask((self.heads, self.experts), self.expert_dropout, x.device)
             scores, ranking = scores * kept, ranking.masked_fill(~kept, -torch.inf)
         chosen = ranking.topk(self.k, dim=-1).indices
         first = self.experts * torch.arange(self.heads, device=x.device)

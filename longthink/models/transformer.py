@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from longthink.errors import UserError
 from longthink.layers.act import Accumulated, AdaptiveTime
 from longthink.layers.attention import attentions
-from longthink.layers.dropout import dropout
+from longthink.layers.dropout import ENOUGH_SEEDS, dropout, keep_mask, with_seeds
 from longthink.layers.feedforward import Dense, FeedForward
 from longthink.layers.feedforward import feedforward as make_feedforward
 from longthink.layers.positions import sinusoids
@@ -92,7 +92,7 @@ class GatedLayer(nn.Module):
         u = u.tanh() if self.norm_update is None else self.norm_update(u)  # Eq. 5.2
         g = self.gate(a).sigmoid()  # Eq. 5.3
         if self.training and self.gate_dropout:
-            g = g * (torch.rand(g.shape[:-1], device=g.device) >= self.gate_dropout)[..., None]
+            g = g * keep_mask(g.shape[:-1], self.gate_dropout, g.device)[..., None]
         note("gate", g)
         return torch.lerp(x, u.to(x.dtype), g.to(x.dtype)), balance  # Eq. 5.4
 
@@ -128,9 +128,11 @@ class Transformer(nn.Module):
         if distinct_steps is not None and distinct_steps < 1:
             raise UserError(f"distinct_steps must be 1 or more, not {distinct_steps}.")
         self.width, self.max_steps, self.read_from = width, distinct_steps, read_from
-        self.worth_compiling = (
-            distinct_steps is None
-        )  # a step is many small operations; distinct ones compile one by one
+        # A shared step is many small operations and is compiled once; distinct ones would be compiled one by one.
+        self.worth_compiling = distinct_steps is None
+        self.compiled_part = "step" if distinct_steps else "seeded_step"
+        # Sparse kinds draw random numbers of their own, which must not be drawn again.
+        self.recomputes = distinct_steps is None and feedforward == "dense"
         self.absolute = attention == "absolute"
         self.begin, self.end = vocabulary, vocabulary + 1
         self.embedding = nn.Embedding(vocabulary + 2, width)
@@ -182,7 +184,13 @@ class Transformer(nn.Module):
     def step(self, state: Any, context: Context) -> Any:
         if isinstance(state, Layered):
             return Layered(self._apply_layer(state.next, state.state, context), state.next + 1)
-        return self._apply_layer(0, state, context)
+        if not self.training:
+            return self._apply_layer(0, state, context)
+        return self.seeded_step(state, context, torch.rand(ENOUGH_SEEDS, device=context.x.device))
+
+    def seeded_step(self, state: Any, context: Context, seeds: Tensor) -> Any:
+        """A step of shared layers in training, which draws no random numbers itself where it is compiled."""
+        return with_seeds(seeds, self._apply_layer, 0, state, context)
 
     def _apply_layer(self, index: int, state: Any, context: Context) -> Any:
         if not isinstance(state, Columns):

@@ -24,11 +24,13 @@ MODELS = {
 }
 
 
+@pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("name", ["router", "relative"])
 def test_gradients_of_compiled_steps_see_the_masks_of_their_forward_pass(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the same random numbers, the loss must move along a gradient as fast as the gradient is long."""
+    monkeypatch.setattr(compiled, "LARGE", 0 if large else 2**40)
     monkeypatch.setattr(compiled.torch, "compile", partial(torch.compile, backend="aot_eager_decomp_partition"))
     torch.manual_seed(0)
     options: dict[str, Any] = {"width": 64, "hidden": 128, "heads": 2, "dropout": 0.3, "attention_dropout": 0.1}
