@@ -12,7 +12,7 @@ from torch._functorch import config as functorch
 
 from longthink.think import Context, State, ThinkingModule, tensors
 
-LARGE = 2**24
+LARGE = 2**25
 """Bytes of a state."""
 LESS = 0.6
 """Of what the backward pass would otherwise be left."""
