@@ -1,0 +1,281 @@
+"""``longthink inspect``: what any network does when it is disturbed, thinks on, or is asked easier things."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from longthink.errors import UserError, whole_numbers
+from longthink.inspect.command_line import (
+    Chunk,
+    Device,
+    Difficulties,
+    Difficulty,
+    Json,
+    Out,
+    Plot,
+    Samples,
+    Seed,
+    Steps,
+    Weights,
+    app,
+    counted,
+    give,
+    listed,
+    load_weights,
+    size_or_trained,
+    whole_sizes,
+)
+
+
+@app.command()
+def perturb(
+    weights: Weights,
+    disturb: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="noise@1, zeros@50, swapped@50, flips@50, goal@50, other@50, clean; repeat it. "
+            "Those of Table 5.5 if left out."
+        ),
+    ] = None,
+    difficulty: Difficulty = None,
+    steps: Annotated[int, typer.Option(help="Steps after the disturbance.")] = 100,
+    std: Annotated[float, typer.Option(help="Of the noise.")] = 1.0,
+    flips: Annotated[int, typer.Option(help="How many bits are flipped.")] = 1,
+    rooms: Annotated[int, typer.Option(help="How far the goal moves.")] = 2,
+    each_bit: Annotated[bool, typer.Option("--each-bit", help="Flip each bit in turn instead (Figure 5.8).")] = False,
+    samples: Samples = 10,
+    chunk: Chunk = 20,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    as_json: Json = False,
+    out: Out = None,
+    plot: Plot = None,
+) -> None:
+    """Disturb its thoughts or its problem, and see whether it recovers."""
+    loaded = load_weights(weights, device, out, plot, samples, seed)
+    from longthink.inspect import perturb as asked
+
+    size = size_or_trained(loaded, difficulty)
+    batch = loaded.task.sample(samples, size, seed, "test")
+    about = f"{weights}, {size} {loaded.task.unit}"
+    if each_bit:
+        profile = asked.flip_profile(loaded.model, loaded.task, batch, steps=steps, chunk=chunk)
+        means = profile.mean.tolist()
+        rows = [[str(i + 1), f"{mean:.1f}"] for i, mean in enumerate(means)]
+        table = ("flipped bit", "steps to recover"), rows, f"{about}: a bit flipped after {profile.at} steps"
+        give(weights, loaded, profile.to_json(), table, as_json, out, plot, lambda: asked.draw_flips(profile, about))
+        return
+    options: dict[str, dict[str, Any]] = {"noise": {"std": std}, "flips": {"count": flips}, "goal": {"rooms": rooms}}
+    chosen = [
+        asked.parse(text, **options.get(text.partition("@")[0], {}))
+        for text in disturb or [one.label for one in asked.table_5_5()]
+    ]
+    disturbed = sum(one.name != asked.CLEAN for one in chosen)
+    total = samples * (asked.longest_beginning(chosen, steps) + disturbed * steps)
+    with counted(total, as_json) as on_step:
+        found = asked.recover(loaded.model, loaded.task, batch, chosen, steps, seed=seed, chunk=chunk, on_step=on_step)
+    columns = ("disturbance", "after step", "steps to solution (best)", f"after {steps} steps", "n")
+    give(
+        weights,
+        loaded,
+        found.to_json(),
+        (columns, found.table(), about),
+        as_json,
+        out,
+        plot,
+        lambda: asked.draw(found, loaded.recipe.steps, about),
+    )
+
+
+@app.command()
+def convergence(
+    weights: Weights,
+    difficulty: Difficulty = None,
+    steps: Steps = None,
+    tolerance: Annotated[float, typer.Option(help="Relative change below which a state is at rest.")] = 1e-5,
+    longest_period: Annotated[int, typer.Option(help="Of the limit cycles that are looked for.")] = 16,
+    samples: Samples = 5,
+    chunk: Chunk = 20,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    as_json: Json = False,
+    out: Out = None,
+    plot: Plot = None,
+) -> None:
+    """Does it come to rest, circle, drift or explode, on problems and on noise?"""
+    loaded = load_weights(weights, device, out, plot, samples, seed)
+    from longthink.inspect import convergence as asked
+
+    if not tolerance > 0:
+        raise UserError(f"--tolerance must be above 0, not {tolerance:g}.")
+    size = size_or_trained(loaded, difficulty)
+    real = loaded.task.sample(samples, size, seed, "test").inputs
+    nonsense = asked.noise_like(real, loaded.task.shape.get("vocabulary"), seed)
+    if steps is None:
+        steps = getattr(loaded.model, "max_steps", None) or 5 * loaded.recipe.steps
+    with counted(2 * samples * steps, as_json) as on_step:
+        found = [
+            asked.settle(
+                loaded.model,
+                inputs,
+                steps,
+                name=name,
+                tolerance=tolerance,
+                longest_period=longest_period,
+                chunk=chunk,
+                on_step=on_step,
+            )
+            for name, inputs in (("problems", real), ("noise", nonsense))
+        ]
+    documents = [one.to_json() for one in found]
+    rows = [
+        [
+            str(one["inputs"]),
+            *(str(one["verdicts"][verdict]) for verdict in asked.VERDICTS),
+            "-" if one["mean_steps_to_rest"] is None else f"{one['mean_steps_to_rest']:.1f}",
+            "-" if one["final_change"] is None else f"{one['final_change']:.1e}",
+        ]
+        for one in documents
+    ]
+    about = f"{weights}, {size} {loaded.task.unit}, {found[0].steps} steps"
+    columns = ("inputs", *asked.VERDICTS, "steps to rest", "last change")
+    document = {"difficulty": size, "seed": seed, "settlings": documents}
+    give(
+        weights,
+        loaded,
+        document,
+        (columns, rows, about),
+        as_json,
+        out,
+        plot,
+        lambda: asked.draw(found, loaded.recipe.steps, about),
+    )
+
+
+@app.command()
+def overthinking(
+    weights: Weights,
+    difficulty: Difficulties = None,
+    multiples: Annotated[str, typer.Option(help="A,B,..: multiples of the steps of training.")] = "1,3,10,100",
+    samples: Samples = 5,
+    chunk: Chunk = 20,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    as_json: Json = False,
+    out: Out = None,
+    plot: Plot = None,
+) -> None:
+    """Does it lose its answers when it thinks on for 100 times as long as in training?"""
+    loaded = load_weights(weights, device, out, plot, samples, seed)
+    from longthink.inspect import convergence as asked
+
+    sizes = whole_sizes(difficulty) or (size_or_trained(loaded, None),)
+    times = whole_numbers("multiples", multiples)
+    with counted(len(sizes) * samples * loaded.recipe.steps * max(times), as_json) as on_step:
+        found = [
+            asked.overthinking(
+                loaded.model,
+                loaded.task,
+                loaded.recipe.steps,
+                size,
+                multiples=times,
+                samples=samples,
+                seed=seed,
+                chunk=chunk,
+                on_step=on_step,
+            )
+            for size in sizes
+        ]
+    columns = (loaded.task.unit, *(f"{k} m" for k in found[0].multiples), "n", "verdict")
+    rows = [
+        [str(one.difficulty), *(f"{a:.1%}" for a in one.accuracy.tolist()), str(len(one.right)), one.verdict]
+        for one in found
+    ]
+    about = f"{weights}: m = {loaded.recipe.steps} steps in training"
+    document = {"seed": seed, "reports": [one.to_json() for one in found]}
+    give(
+        weights,
+        loaded,
+        document,
+        (columns, rows, about),
+        as_json,
+        out,
+        plot,
+        lambda: asked.draw_overthinking(found, loaded.task.unit, about),
+    )
+
+
+@app.command("hard-to-easy")
+def hard_to_easy(
+    weights: Weights,
+    difficulty: Difficulties = None,
+    steps: Steps = None,
+    samples: Samples = 20,
+    chunk: Chunk = 20,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    as_json: Json = False,
+    out: Out = None,
+    plot: Plot = None,
+) -> None:
+    """Does it solve problems that are easier than those of its training?"""
+    loaded = load_weights(weights, device, out, plot, samples, seed)
+    from longthink.inspect import extrapolation as asked
+
+    trained, m = loaded.recipe.difficulty, loaded.recipe.steps
+    found = asked.hard_to_easy(
+        loaded.model, loaded.task, trained, m, whole_sizes(difficulty), steps, samples=samples, seed=seed, chunk=chunk
+    )
+    rows = [
+        [str(one.difficulty), f"{one.peak[0]:.1%}", str(one.peak[1]), f"{one.final:.1%}", str(one.samples)]
+        for one in found.curves
+    ]
+    table = (loaded.task.unit, "peak", "at step", "final", "n"), rows, f"{weights}: trained on {listed(trained)}"
+    document = {**found.to_json(), "seed": seed}
+    give(
+        weights,
+        loaded,
+        document,
+        table,
+        as_json,
+        out,
+        plot,
+        lambda: asked.draw_hard_to_easy(found, weights, loaded.task.unit),
+    )
+
+
+@app.command("receptive-field")
+def receptive_field(
+    weights: Weights,
+    difficulty: Difficulty = None,
+    steps: Annotated[int, typer.Option(help="How long to think.")] = 8,
+    place: Annotated[str | None, typer.Option(help="Where the input changes, as 7 or 4,9; the middle.")] = None,
+    threshold: Annotated[float, typer.Option(help="Count only what differs by more.")] = 0.0,
+    samples: Samples = 2,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    as_json: Json = False,
+    out: Out = None,
+    plot: Plot = None,
+) -> None:
+    """How far does a change of the input travel in each step?"""
+    loaded = load_weights(weights, device, out, plot, samples, seed)
+    from longthink.evaluate import curve
+    from longthink.inspect import extrapolation as asked
+
+    size = size_or_trained(loaded, difficulty)
+    batch = loaded.task.sample(samples, size, seed, "test")
+    where = None if place is None else whole_numbers("place", place)
+    found = asked.receptive_field(loaded.model, loaded.task, batch, steps, where, threshold=threshold)
+    limit = getattr(loaded.model, "max_steps", None)
+    found = asked.with_steps_used(found, curve(loaded.model, loaded.task, batch, limit or 3 * loaded.recipe.steps))
+    rows = [
+        [str(t), *("-" if d < 0 else str(d) for d in distances)]
+        for t, distances in enumerate(zip(found.state, found.logits, found.answer, strict=True))
+    ]
+    about = f"{weights}, {size} {loaded.task.unit}: {found.per_step} places a step"
+    document = {**found.to_json(), "difficulty": size, "samples": samples, "seed": seed}
+    table = ("step", "state", "logits", "answer"), rows, about
+    give(weights, loaded, document, table, as_json, out, plot, lambda: asked.draw_receptive_field(found, about))

@@ -1,0 +1,188 @@
+"""``longthink inspect``: what networks of tokens attend to, choose, remember and mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from longthink.inspect.command_line import (
+    Device,
+    Difficulty,
+    Json,
+    Out,
+    Plot,
+    Problem,
+    Samples,
+    Seed,
+    Steps,
+    Weights,
+    app,
+    give,
+    listed,
+    load_weights,
+    posed,
+    size_or_trained,
+)
+
+
+@app.command()
+def attention(
+    weights: Weights,
+    problem: Problem = None,
+    difficulty: Difficulty = None,
+    steps: Steps = None,
+    head: Annotated[int | None, typer.Option(help="Which head; the largest of all if left out.")] = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    as_json: Json = False,
+    out: Out = None,
+    plot: Plot = None,
+) -> None:
+    """Where do its columns look, and when do their gates open?"""
+    loaded = load_weights(weights, device, out, plot, 1, seed)
+    from longthink.inspect import attention as asked
+
+    batch = posed(loaded, problem, difficulty, seed)
+    decoded = getattr(loaded.task, "decoded", None)
+    words = decoded(batch, 0) if decoded is not None else ()
+    maps = asked.attention_maps(loaded.model, batch.inputs, steps or loaded.recipe.steps, words)
+    document = {**maps.to_json(head), "problem": loaded.task.text(batch, 0)}
+    rows = [
+        [
+            str(t + 1),
+            "-" if maps.attention is None else _names(maps.labels, maps.seen(head)[t].sum(0)),
+            "-" if maps.gate is None else _names(maps.labels, maps.gate[t]),
+        ]
+        for t in range(maps.steps)
+    ]
+    table = ("step", "most looked at", "gates most open"), rows, f"{weights}: {document['problem']}"
+    give(weights, loaded, document, table, as_json, out, plot, lambda: asked.draw(maps, head, str(document["problem"])))
+
+
+@app.command()
+def experts(
+    weights: Weights,
+    difficulty: Difficulty = None,
+    steps: Steps = None,
+    samples: Samples = 10,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    as_json: Json = False,
+    out: Out = None,
+    plot: Plot = None,
+) -> None:
+    """Which experts are used at each step, how evenly, and which together?"""
+    loaded = load_weights(weights, device, out, plot, samples, seed)
+    from longthink.inspect import experts as asked
+
+    inputs = loaded.task.sample(samples, size_or_trained(loaded, difficulty), seed, "test").inputs
+    found = asked.expert_use(loaded.model, inputs, loaded.recipe.steps if steps is None else steps)
+    rows = [
+        [str(i + 1), f"{float(found.evenness[i]):.3f}", str(int(found.unused[i])), listed(_busiest(found.share[i]))]
+        for i in range(len(found.share))
+    ]
+    table = (
+        ("step", "evenness", "unused", "busiest"),
+        rows,
+        f"{weights}: {found.tokens:,} tokens, {found.k} experts each",
+    )
+    give(weights, loaded, found.to_json(), table, as_json, out, plot, lambda: asked.draw(found, weights))
+
+
+@app.command()
+def active(
+    weights: Weights,
+    difficulty: Difficulty = None,
+    steps: Steps = None,
+    samples: Samples = 10,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    as_json: Json = False,
+    out: Out = None,
+    plot: Plot = None,
+) -> None:
+    """How many hidden units of its feed-forward layers are active for a token?"""
+    loaded = load_weights(weights, device, out, plot, samples, seed)
+    from longthink.inspect import active as asked
+
+    inputs = loaded.task.sample(samples, size_or_trained(loaded, difficulty), seed, "test").inputs
+    found = asked.active_units(loaded.model, inputs, loaded.recipe.steps if steps is None else steps)
+    rows = [
+        [str(i + 1), f"{float(found.mean[i]):.1f}", f"{float(found.deviation[i]):.1f}"] for i in range(len(found.mean))
+    ]
+    table = (("step", "active units", "deviation"), rows, f"{weights}: {found.tokens:,} tokens")
+    give(weights, loaded, found.to_json(), table, as_json, out, plot, lambda: asked.draw(found, weights))
+
+
+@app.command()
+def memory(
+    weights: Weights,
+    problem: Problem = None,
+    difficulty: Difficulty = None,
+    steps: Annotated[int, typer.Option(help="Steps of thinking after the sequence.")] = 0,
+    link_step: Annotated[int | None, typer.Option(help="The time step whose links are shown; the last.")] = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    as_json: Json = False,
+    out: Out = None,
+    plot: Plot = None,
+) -> None:
+    """Where does a DNC write and read, and what does it free?"""
+    loaded = load_weights(weights, device, out, plot, 1, seed)
+    from longthink.inspect import memory as asked
+
+    batch = posed(loaded, problem, difficulty, seed)
+    trace = asked.memory_trace(loaded.model, batch.inputs, steps, link_step)
+    rows = [
+        [
+            str(t + 1),
+            str(int(trace.write_address[t].argmax())),
+            listed(trace.read_address[t].argmax(1).tolist()),
+            ", ".join(asked.MODES[mode] for mode in trace.read_modes[t].argmax(1).tolist()),
+            f"{float(trace.usage[t].sum()):.2f}",
+        ]
+        for t in range(trace.times)
+    ]
+    table = ("time", "writes to cell", "reads from cell", "mode", "cells in use"), rows, weights
+    document = {**trace.to_json(), "problem": loaded.task.text(batch, 0)}
+    give(weights, loaded, document, table, as_json, out, plot, lambda: asked.draw(trace, weights))
+
+
+@app.command()
+def representations(
+    weights: Weights,
+    symbol: Annotated[list[str] | None, typer.Option(help="Only this output symbol; repeat it.")] = None,
+    steps: Steps = None,
+    device: Device = "cpu",
+    as_json: Json = False,
+    out: Out = None,
+    plot: Plot = None,
+) -> None:
+    """CTL++: do all functions mean the same by a symbol, and who understands whose results?"""
+    loaded = load_weights(weights, device, out, plot, 1, 0)
+    from longthink.inspect import representations as asked
+
+    count, chosen = loaded.recipe.steps if steps is None else steps, symbol or ()
+    found = asked.similarities(loaded.model, loaded.task, count, chosen)
+    pairs = asked.compatibility(loaded.model, loaded.task, count, chosen)
+    document = {"similarities": found.to_json(), "compatibility": pairs.to_json(), "clusters": None}
+    if len(found.symbols) == 1:
+        split = asked.compatibility(loaded.model, loaded.task, count, chosen, found)
+        document["clusters"] = split.to_json()
+    rows = [
+        [row, *("-" if a != a else f"{a:.1%}" for a in values)]
+        for row, values in zip(pairs.rows, pairs.accuracy.tolist(), strict=True)
+    ]
+    table = ("first function", *(f"second from {name}" for name in pairs.columns)), rows, f"{weights}: g(f(s)) is right"
+    give(weights, loaded, document, table, as_json, out, plot, lambda: asked.draw(found, pairs, weights))
+
+
+def _busiest(share: Any, most: int = 3) -> list[str]:
+    top = share.topk(min(most, len(share)))
+    return [f"{i} ({part:.0%})" for i, part in zip(top.indices.tolist(), top.values.tolist(), strict=True)]
+
+
+def _names(labels: Sequence[str], strength: Any, most: int = 3) -> str:
+    return " ".join(f"{labels[i]}[{i}]" for i in strength.topk(min(most, len(labels))).indices.tolist())
