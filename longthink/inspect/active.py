@@ -27,7 +27,7 @@ class ActiveUnits:
     tokens: int
 
     def to_json(self) -> dict[str, Any]:
-        return {"tokens": self.tokens, "mean": rounded(self.mean, 2), "deviation": rounded(self.deviation, 2)}
+        return {"tokens": self.tokens, "mean": rounded(self.mean), "deviation": rounded(self.deviation)}
 
 
 def active_units(model: Thinker, inputs: Tensor, steps: int, chunk: int = 20) -> ActiveUnits:

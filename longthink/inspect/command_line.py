@@ -54,6 +54,11 @@ def load_weights(weights: str, device: str, out: Path | None, plot: Path | None,
     return load(weights, solving.usable_device(device))
 
 
+def called(weights: str) -> str:
+    """Their name, or that of their folder: where it lies is nobody's business."""
+    return Path(weights).name
+
+
 @contextmanager
 def counted(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
     """Shows how many of all the samples' steps were taken."""
@@ -78,7 +83,13 @@ def give(
     from longthink.training.files import write_json
 
     trained = {"difficulty": list(loaded.recipe.difficulty), "steps": loaded.recipe.steps}
-    document = {"weights": weights, "task": loaded.task.name, "unit": loaded.task.unit, "trained": trained, **found}
+    document = {
+        "weights": called(weights),
+        "task": loaded.task.name,
+        "unit": loaded.task.unit,
+        "trained": trained,
+        **found,
+    }
     if out is not None:
         write_json(out, document)
     if plot is not None:

@@ -20,6 +20,7 @@ from longthink.inspect.command_line import (
     Steps,
     Weights,
     app,
+    called,
     counted,
     give,
     listed,
@@ -59,13 +60,13 @@ def perturb(
 
     size = size_or_trained(loaded, difficulty)
     batch = loaded.task.sample(samples, size, seed, "test")
-    about = f"{weights}, {size} {loaded.task.unit}"
+    about = f"{called(weights)}, {size} {loaded.task.unit}"
     if each_bit:
         profile = asked.flip_profile(loaded.model, loaded.task, batch, steps=steps, chunk=chunk)
         means = profile.mean.tolist()
         rows = [[str(i + 1), f"{mean:.1f}"] for i, mean in enumerate(means)]
         table = ("flipped bit", "steps to recover"), rows, f"{about}: a bit flipped after {profile.at} steps"
-        give(weights, loaded, profile.to_json(), table, as_json, out, plot, lambda: asked.draw_flips(profile, about))
+        give(called(weights), loaded, profile.to_json(), table, as_json, out, plot, lambda: asked.draw_flips(profile, about))
         return
     options: dict[str, dict[str, Any]] = {"noise": {"std": std}, "flips": {"count": flips}, "goal": {"rooms": rooms}}
     chosen = [
@@ -139,7 +140,7 @@ def convergence(
         ]
         for one in documents
     ]
-    about = f"{weights}, {size} {loaded.task.unit}, {found[0].steps} steps"
+    about = f"{called(weights)}, {size} {loaded.task.unit}, {found[0].steps} steps"
     columns = ("inputs", *asked.VERDICTS, "steps to rest", "last change")
     document = {"difficulty": size, "seed": seed, "settlings": documents}
     give(
@@ -193,7 +194,7 @@ def overthinking(
         [str(one.difficulty), *(f"{a:.1%}" for a in one.accuracy.tolist()), str(len(one.right)), one.verdict]
         for one in found
     ]
-    about = f"{weights}: m = {loaded.recipe.steps} steps in training"
+    about = f"{called(weights)}: m = {loaded.recipe.steps} steps in training"
     document = {"seed": seed, "reports": [one.to_json() for one in found]}
     give(
         weights,
@@ -232,7 +233,11 @@ def hard_to_easy(
         [str(one.difficulty), f"{one.peak[0]:.1%}", str(one.peak[1]), f"{one.final:.1%}", str(one.samples)]
         for one in found.curves
     ]
-    table = (loaded.task.unit, "peak", "at step", "final", "n"), rows, f"{weights}: trained on {listed(trained)}"
+    table = (
+        (loaded.task.unit, "peak", "at step", "final", "n"),
+        rows,
+        f"{called(weights)}: trained on {listed(trained)}",
+    )
     document = {**found.to_json(), "seed": seed}
     give(
         weights,
@@ -242,7 +247,7 @@ def hard_to_easy(
         as_json,
         out,
         plot,
-        lambda: asked.draw_hard_to_easy(found, weights, loaded.task.unit),
+        lambda: asked.draw_hard_to_easy(found, called(weights), loaded.task.unit),
     )
 
 
@@ -275,7 +280,7 @@ def receptive_field(
         [str(t), *("-" if d < 0 else str(d) for d in distances)]
         for t, distances in enumerate(zip(found.state, found.logits, found.answer, strict=True))
     ]
-    about = f"{weights}, {size} {loaded.task.unit}: {found.per_step} places a step"
+    about = f"{called(weights)}, {size} {loaded.task.unit}: {found.per_step} places a step"
     document = {**found.to_json(), "difficulty": size, "samples": samples, "seed": seed}
     table = ("step", "state", "logits", "answer"), rows, about
-    give(weights, loaded, document, table, as_json, out, plot, lambda: asked.draw_receptive_field(found, about))
+    give(called(weights), loaded, document, table, as_json, out, plot, lambda: asked.draw_receptive_field(found, about))

@@ -19,6 +19,7 @@ from longthink.inspect.command_line import (
     Steps,
     Weights,
     app,
+    called,
     give,
     listed,
     load_weights,
@@ -57,7 +58,7 @@ def attention(
         ]
         for t in range(maps.steps)
     ]
-    table = ("step", "most looked at", "gates most open"), rows, f"{weights}: {document['problem']}"
+    table = ("step", "most looked at", "gates most open"), rows, f"{called(weights)}: {document['problem']}"
     give(weights, loaded, document, table, as_json, out, plot, lambda: asked.draw(maps, head, str(document["problem"])))
 
 
@@ -86,9 +87,9 @@ def experts(
     table = (
         ("step", "evenness", "unused", "busiest"),
         rows,
-        f"{weights}: {found.tokens:,} tokens, {found.k} experts each",
+        f"{called(weights)}: {found.tokens:,} tokens, {found.k} experts each",
     )
-    give(weights, loaded, found.to_json(), table, as_json, out, plot, lambda: asked.draw(found, weights))
+    give(weights, loaded, found.to_json(), table, as_json, out, plot, lambda: asked.draw(found, called(weights)))
 
 
 @app.command()
@@ -112,8 +113,8 @@ def active(
     rows = [
         [str(i + 1), f"{float(found.mean[i]):.1f}", f"{float(found.deviation[i]):.1f}"] for i in range(len(found.mean))
     ]
-    table = (("step", "active units", "deviation"), rows, f"{weights}: {found.tokens:,} tokens")
-    give(weights, loaded, found.to_json(), table, as_json, out, plot, lambda: asked.draw(found, weights))
+    table = (("step", "active units", "deviation"), rows, f"{called(weights)}: {found.tokens:,} tokens")
+    give(weights, loaded, found.to_json(), table, as_json, out, plot, lambda: asked.draw(found, called(weights)))
 
 
 @app.command()
@@ -147,7 +148,7 @@ def memory(
     ]
     table = ("time", "writes to cell", "reads from cell", "mode", "cells in use"), rows, weights
     document = {**trace.to_json(), "problem": loaded.task.text(batch, 0)}
-    give(weights, loaded, document, table, as_json, out, plot, lambda: asked.draw(trace, weights))
+    give(weights, loaded, document, table, as_json, out, plot, lambda: asked.draw(trace, called(weights)))
 
 
 @app.command()
@@ -175,8 +176,12 @@ def representations(
         [row, *("-" if a != a else f"{a:.1%}" for a in values)]
         for row, values in zip(pairs.rows, pairs.accuracy.tolist(), strict=True)
     ]
-    table = ("first function", *(f"second from {name}" for name in pairs.columns)), rows, f"{weights}: g(f(s)) is right"
-    give(weights, loaded, document, table, as_json, out, plot, lambda: asked.draw(found, pairs, weights))
+    table = (
+        ("first function", *(f"second from {name}" for name in pairs.columns)),
+        rows,
+        f"{called(weights)}: g(f(s)) is right",
+    )
+    give(weights, loaded, document, table, as_json, out, plot, lambda: asked.draw(found, pairs, called(weights)))
 
 
 def _busiest(share: Any, most: int = 3) -> list[str]:

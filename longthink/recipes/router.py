@@ -223,6 +223,7 @@ def _ctlpp() -> None:
                 model_options=options,
                 note="Table 6.1 and Figure 6.4; settings of E.1.2",
                 train_samples=300_000,
+                validate_every=1,
                 learning_rate=1.5e-4,
                 warmup_updates=500,
                 **{"epochs": 137, **settings},  # 80,000 updates
