@@ -66,7 +66,7 @@ def perturb(
         means = profile.mean.tolist()
         rows = [[str(i + 1), f"{mean:.1f}"] for i, mean in enumerate(means)]
         table = ("flipped bit", "steps to recover"), rows, f"{about}: a bit flipped after {profile.at} steps"
-        give(called(weights), loaded, profile.to_json(), table, as_json, out, plot, lambda: asked.draw_flips(profile, about))
+        give(weights, loaded, profile.to_json(), table, as_json, out, plot, lambda: asked.draw_flips(profile, about))
         return
     options: dict[str, dict[str, Any]] = {"noise": {"std": std}, "flips": {"count": flips}, "goal": {"rooms": rooms}}
     chosen = [
@@ -283,4 +283,4 @@ def receptive_field(
     about = f"{called(weights)}, {size} {loaded.task.unit}: {found.per_step} places a step"
     document = {**found.to_json(), "difficulty": size, "samples": samples, "seed": seed}
     table = ("step", "state", "logits", "answer"), rows, about
-    give(called(weights), loaded, document, table, as_json, out, plot, lambda: asked.draw_receptive_field(found, about))
+    give(weights, loaded, document, table, as_json, out, plot, lambda: asked.draw_receptive_field(found, about))
