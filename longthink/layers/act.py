@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from longthink.errors import unknown
+from longthink.layers.linear import Linear
 
 VARIANTS = ("graves", "universal")
 
@@ -34,7 +35,7 @@ class AdaptiveTime(nn.Module):
         if variant not in VARIANTS:
             raise unknown("variant of adaptive computation time", variant, VARIANTS)
         self.variant, self.epsilon = variant, epsilon
-        self.halt = nn.Linear(width, 1)
+        self.halt = Linear(width, 1)
 
     def start(self, h: Tensor) -> Accumulated:
         spent, remainder, steps = h.new_zeros(3, *h.shape[:2]).clone().unbind()

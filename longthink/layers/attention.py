@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from longthink.errors import UserError
 from longthink.layers.dropout import dropout
+from longthink.layers.linear import Linear
 from longthink.layers.positions import by_distance, relative_sinusoids, sinusoids
 from longthink.ops.geometric import geometric_read, geometric_weights
 from longthink.registry import Registry
@@ -32,9 +33,9 @@ class Attention(nn.Module):
         if width % heads:
             raise UserError(f"The width ({width}) must be a multiple of the number of heads ({heads}).")
         self.heads, self.channels, self.dropout = heads, width // heads, dropout
-        self.query = nn.Linear(width, width, bias=False)
-        self.key_value = nn.Linear(width, 2 * width, bias=False)  # rows: head, key then value, channel
-        self.merge = nn.Linear(width, width, bias=False)
+        self.query = Linear(width, width, bias=False)
+        self.key_value = Linear(width, 2 * width, bias=False)  # rows: head, key then value, channel
+        self.merge = Linear(width, width, bias=False)
         self.content_bias = nn.Parameter(torch.zeros(heads, self.channels))
         for part in (self.query, self.key_value, self.merge):
             nn.init.xavier_uniform_(part.weight)
@@ -81,7 +82,7 @@ class RelativeAttention(Attention):
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__(width, heads, dropout)
-        self.position = nn.Linear(width, width, bias=False)
+        self.position = Linear(width, width, bias=False)
         self.position_bias = nn.Parameter(torch.zeros(heads, self.channels))
         if self.learned_scale:
             self.scale = nn.Parameter(torch.tensor([1 / math.sqrt(self.channels)]))
@@ -109,7 +110,7 @@ class GatedPositionAttention(RelativeAttention):
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__(width, heads, dropout)
-        self.choice = nn.Linear(width, heads)
+        self.choice = Linear(width, heads)
 
     def positional(self, x: Tensor, q: Tensor) -> Tensor:
         absolute = q @ self._keys(sinusoids(torch.arange(x.shape[1], device=x.device), x.shape[2]), x)
@@ -124,7 +125,7 @@ class GeometricAttention(Attention):
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__(width, heads, dropout)
-        self.direction = nn.Linear(width, 2 * heads)  # rows: head, then keys before and keys after; Eq. 5.9
+        self.direction = Linear(width, 2 * heads)  # rows: head, then keys before and keys after; Eq. 5.9
         self.scale = nn.Parameter(torch.tensor([1 / math.sqrt(self.channels)]))  # alpha of Eq. 5.10
         self.direction_scale = nn.Parameter(torch.ones(1))  # beta
         self.bias = nn.Parameter(torch.zeros(1))  # gamma

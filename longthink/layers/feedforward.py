@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from longthink.errors import UserError, unknown
 from longthink.layers.dropout import dropout
+from longthink.layers.linear import Linear
 from longthink.registry import Registry
 from longthink.think import note, wanted
 
@@ -55,7 +56,7 @@ class Dense(FeedForward):
         super().__init__()
         if activation not in ACTIVATIONS:
             raise unknown("activation", activation, ACTIVATIONS)
-        self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.up, self.down = Linear(width, hidden), Linear(hidden, width)
         self.activation, self.dropout = ACTIVATIONS[activation], dropout
         nn.init.xavier_uniform_(self.up.weight, _GAINS[activation])
         nn.init.xavier_uniform_(self.down.weight, _GAINS[output_gain])

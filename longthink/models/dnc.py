@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longthink.errors import UserError
+from longthink.layers.linear import Linear
 from longthink.layers.memory import Controls, Memory, access, controls_size, empty_memory, follow, take_apart
 from longthink.models.base import models
 from longthink.think import note, wanted
@@ -52,7 +53,7 @@ class LSTMController(nn.Module):
 
     def __init__(self, inputs: int, size: int) -> None:
         super().__init__()
-        self.from_input, self.from_hidden = nn.Linear(inputs, 4 * size), nn.Linear(size, 4 * size, bias=False)
+        self.from_input, self.from_hidden = Linear(inputs, 4 * size), Linear(size, 4 * size, bias=False)
         # Each gate counts all of its inputs; the data rows get the gain of tanh.
         bound = math.sqrt(3) * math.sqrt(2 / (size + inputs + size))
         for part in (self.from_input, self.from_hidden):
@@ -73,7 +74,7 @@ class FeedforwardController(nn.Module):
 
     def __init__(self, inputs: int, size: int) -> None:
         super().__init__()
-        self.from_input = nn.Linear(inputs, size)
+        self.from_input = Linear(inputs, size)
         nn.init.xavier_uniform_(self.from_input.weight)
         nn.init.zeros_(self.from_input.bias)
 
@@ -89,7 +90,7 @@ class DNC(nn.Module):
     """
 
     compiled_part = "advance"
-    worth_compiling = True
+    worth_compiling = repeats = True
     wants_float32 = True
     """Products of hundreds of usages and links near 1 do not bear rounding to three digits."""
 
@@ -122,9 +123,9 @@ class DNC(nn.Module):
         self.embedding = None if vocabulary is None else nn.Embedding(vocabulary, embedding)
         seen = (embedding if vocabulary is not None else inputs or 0) + heads * width
         self.controller = (LSTMController if controller == "lstm" else FeedforwardController)(seen, size)
-        self.interface = nn.Linear(size, controls_size(width, heads, masks, sharpness))
-        self.from_controller = nn.Linear(size, classes * outputs)
-        self.from_reads = nn.Linear(heads * width, classes * outputs)
+        self.interface = Linear(size, controls_size(width, heads, masks, sharpness))
+        self.from_controller = Linear(size, classes * outputs)
+        self.from_reads = Linear(heads * width, classes * outputs)
         for part in (self.interface, self.from_controller, self.from_reads):
             nn.init.xavier_uniform_(part.weight)
             nn.init.zeros_(part.bias)

@@ -129,7 +129,7 @@ class Transformer(nn.Module):
             raise UserError(f"distinct_steps must be 1 or more, not {distinct_steps}.")
         self.width, self.max_steps, self.read_from = width, distinct_steps, read_from
         # A shared step is many small operations and is compiled once; distinct ones would be compiled one by one.
-        self.worth_compiling = distinct_steps is None
+        self.worth_compiling = self.repeats = distinct_steps is None
         self.compiled_part = "step" if distinct_steps else "seeded_step"
         # Sparse kinds draw random numbers of their own, which must not be drawn again.
         self.recomputes = distinct_steps is None and feedforward == "dense"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch._dynamo import config as dynamo
 from torch._functorch import config as functorch
 
 from longthink.think import Context, State, ThinkingModule, tensors
+from longthink.training.putting_off import PuttingOff
 
 LARGE = 2**25
 """Bytes of a state."""
@@ -23,18 +25,23 @@ class CompiledStep:
 
     The compiler itself decides what the backward pass computes again. Where a model says that its part draws no random
     numbers (``recomputes``) and its states are large, more is computed again, products too, in a third less memory.
-    Random numbers inside would be drawn anew, and the gradient be that of another function.
+    Random numbers inside would be drawn anew, and the gradient be that of another function. Where they are small
+    and the part uses the same weights at every call (``repeats``), their gradients are put off.
     """
 
     def __init__(self, model: ThinkingModule) -> None:
         self._model = model
         self._part: str = getattr(model, "compiled_part", "step")
-        self._compiled = torch.compile(getattr(model, self._part), dynamic=False)
+        part, compile = getattr(model, self._part), partial(torch.compile, dynamic=False)
+        self._compiled = compile(part)
+        self._putting_off = PuttingOff(model, part, compile) if getattr(model, "repeats", False) else None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
     def look(self, x: Any) -> Context:
+        if self._putting_off is not None:
+            self._putting_off.begin()
         return self._model.look(x)
 
     def start(self, context: Context) -> State:
@@ -42,15 +49,16 @@ class CompiledStep:
 
     def step(self, state: State, context: Context) -> State:
         large = sum(part.nbytes for part in tensors(state)) >= LARGE
-        return self._call(lambda: self._model.step(state, context), LESS if large else 1.0)
+        return self._call(lambda: self._model.step(state, context), large)
 
     def read(self, state: State, context: Context) -> Tensor:
         return self._model.read(state, context)
 
-    def _call(self, function: Callable[[], State], budget: float = 1.0) -> State:
-        if not getattr(self._model, "recomputes", False):
-            budget = 1.0
-        vars(self._model)[self._part] = self._compiled  # stands before the method of the class
+    def _call(self, function: Callable[[], State], large: bool = False) -> State:
+        budget = LESS if large and getattr(self._model, "recomputes", False) else 1.0
+        plain = self._putting_off is None or large or not torch.is_grad_enabled()
+        # This stands before the method of the class.
+        vars(self._model)[self._part] = self._compiled if plain else self._putting_off
         try:
             # Every length of a sequence compiles once, and no_grad makes two of each.
             with dynamo.patch(recompile_limit=64), functorch.patch(activation_memory_budget=budget):
