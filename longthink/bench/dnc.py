@@ -84,12 +84,11 @@ class NaiveDNC(DNC):
             address = modes[i][:, :1] * behind + modes[i][:, 1:2] * content + modes[i][:, 2:] * ahead  # Eq. A.12
             addresses.append(address)
             reads.append(torch.einsum("bnw,bn->bw", cells, address))
-        output = self.from_controller(hidden) + self.from_reads(torch.cat(reads, -1))
         memory = Memory(cells, usage, link, precedence, written, torch.stack(addresses, 1))
         controls = take_apart(
             self.interface(hidden), w, r, self.masks, self.sharpness, self.mask_floor
         )  # to be watched
-        return Computer(hidden, cell, memory, torch.stack(reads, 1), output, state.outputs), controls
+        return Computer(hidden, cell, memory, torch.stack(reads, 1), state.outputs), controls
 
 
 def _content(cells: Tensor, key: Tensor, beta: Tensor, mask: Tensor | None) -> Tensor:

@@ -71,7 +71,7 @@ def _vectors(model: Thinker, task: CTLPP, problems: Sequence[Sequence[str]], ste
     taken: list[Tensor] = []
 
     def take(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-        taken[:] = [given[0]]  # the last call counts
+        taken.append(given[0])
 
     lasts = [m for m in model.modules() if isinstance(m, nn.Linear) and m.out_features == task.classes]
     found = []
@@ -87,8 +87,8 @@ def _vectors(model: Thinker, task: CTLPP, problems: Sequence[Sequence[str]], ste
             finally:
                 for hook in hooks:
                     hook.remove()
-            if not taken or taken[0].dim() != 2:
-                raise UserError("This model's answer is not read by a linear layer, so there is nothing under it.")
+            if len(taken) != 1 or taken[0].dim() != 2:
+                raise UserError("This model's answer is not read by one linear layer, so there is nothing under it.")
             found.append(taken[0].double().cpu())
     return torch.cat(found)
 

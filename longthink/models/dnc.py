@@ -44,7 +44,6 @@ class Computer(NamedTuple):
     cell: Tensor  # [batch, size]
     memory: Memory
     reads: Tensor  # [batch, R, W]
-    output: Tensor  # [batch, outputs]
     outputs: Tensor  # [batch, length, outputs]
 
 
@@ -140,7 +139,8 @@ class DNC(nn.Module):
         x = context.x
         state = self._empty(x)
         rows = x.transpose(0, 1).contiguous()  # a step's input looks the same whatever the length: compiled once
-        outputs: list[Tensor] = []
+        hidden: list[Tensor] = []
+        reads: list[Tensor] = []
         notes: dict[str, list[Tensor]] = {name: [] for name in NOTED if wanted(name)}
         last = None
         for t, row in enumerate(rows.unbind()):
@@ -150,11 +150,13 @@ class DNC(nn.Module):
                 there = context.lengths > t
                 last = new if last is None else _choose(there, new, last)
             state = new if last is None else last
-            outputs.append(new.output)
+            hidden.append(new.hidden)
+            reads.append(new.reads)
         for name, values in notes.items():
             note(name, torch.stack(values, 1))
-        gathered = torch.stack(outputs, 1) if outputs else x.new_zeros(len(x), 0, self.classes * self.outputs)
-        return state._replace(outputs=gathered)
+        if self.answer == "every" and hidden:  # nobody waits for them: all at once
+            return state._replace(outputs=self._output(torch.stack(hidden, 1), torch.stack(reads, 1)))
+        return state
 
     def step(self, state: Computer, context: Context) -> Computer:
         """Think on with a blank input."""
@@ -171,7 +173,7 @@ class DNC(nn.Module):
     def read(self, state: Computer, context: Context) -> Tensor:
         """Logits [batch, classes, length, outputs], without the last axis for one output; or [batch, classes]."""
         if self.answer == "last":
-            return state.output
+            return self._output(state.hidden, state.reads)
         logits = state.outputs.unflatten(-1, (self.classes, self.outputs)).movedim(2, 1)
         return logits[..., 0] if self.outputs == 1 else logits
 
@@ -183,8 +185,11 @@ class DNC(nn.Module):
             self.interface(hidden), self.width, self.heads, self.masks, self.sharpness, self.mask_floor
         )
         memory, reads = access(state.memory, controls, self.deallocate)
-        output = self.from_controller(hidden) + self.from_reads(reads.flatten(1))
-        return Computer(hidden, cell, memory, reads, output, state.outputs), controls
+        return Computer(hidden, cell, memory, reads, state.outputs), controls
+
+    def _output(self, hidden: Tensor, reads: Tensor) -> Tensor:
+        output: Tensor = self.from_controller(hidden) + self.from_reads(reads.flatten(-2))
+        return output
 
     def _empty(self, x: Tensor) -> Computer:
         batch = len(x)
@@ -194,11 +199,9 @@ class DNC(nn.Module):
 
         memory = empty_memory(batch, self.cells, self.width, self.heads, x)
         out = self.classes * self.outputs
-        state = Computer(
-            zeros(self.size), zeros(self.size), memory, zeros(self.heads, self.width), zeros(out), zeros(0, out)
-        )
+        state = Computer(zeros(self.size), zeros(self.size), memory, zeros(self.heads, self.width), zeros(0, out))
         if torch.is_grad_enabled():  # as in all later states, so that the first step is not compiled by itself
-            for part in (state.hidden, state.cell, *memory, state.reads, state.output):
+            for part in (state.hidden, state.cell, *memory, state.reads):
                 part.requires_grad_()
         return state
 
@@ -237,7 +240,6 @@ def _choose(there: Tensor, new: Computer, old: Computer) -> Computer:
         choose(new.cell, old.cell),
         memory,
         choose(new.reads, old.reads),
-        choose(new.output, old.output),
         new.outputs,
     )
 

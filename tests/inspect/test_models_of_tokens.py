@@ -139,7 +139,7 @@ def test_what_cannot_be_compared_says_so() -> None:
         representations.similarities(Oracle(TASK), lt.task("ctl"), 0)
     with pytest.raises(UserError, match="no symbol '9'"):
         representations.similarities(Oracle(TASK), TASK, 0, ["9"])
-    with pytest.raises(UserError, match="not read by a linear layer"):
+    with pytest.raises(UserError, match="not read by one linear layer"):
         representations.similarities(build("dnc", **SIZES, answer="last", cells=4, width=4), TASK, 0, ["0"])
 
 
