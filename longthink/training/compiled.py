@@ -16,7 +16,7 @@ from longthink.training.putting_off import PuttingOff
 
 LARGE = 2**25
 """Bytes of a state."""
-LESS = 0.6
+LESS = 0.5
 """Of what the backward pass would otherwise be left."""
 
 
