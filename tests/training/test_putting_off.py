@@ -14,6 +14,7 @@ from longthink.models import build
 from longthink.tasks import task
 from longthink.training import compiled
 from longthink.training.compiled import CompiledStep
+from longthink.training.graphs import GraphedObjective
 from longthink.training.losses import Objective, Plan
 from longthink.training.putting_off import PuttingOff
 
@@ -150,3 +151,31 @@ def test_every_transformer(attention: str, gate: bool, monkeypatch: pytest.Monke
         found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     assert len(found[0]) > 10
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="captured graphs need a GPU")
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("name", ["router", "dnc"])
+def test_compiled_and_captured_on_a_gpu(name: str, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fast path as training uses it; ``large`` computes activations again instead of putting gradients off."""
+    monkeypatch.setattr(compiled, "LARGE", 0 if large else 2**40)
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    source, options, steps = {
+        "router": ("ctl", {"width": 32, "hidden": 48, "heads": 2, "dropout": 0.0, "gate_dropout": 0.0}, 4),
+        "dnc": ("repeat_copy", {"size": 16, "cells": 8, "width": 8, "heads": 2}, 0),
+    }[name]
+    options = {**options, "attention_dropout": 0.0} if name == "router" else options
+    problem = task(source)
+    model = build(name, **problem.shape, **options).cuda()
+    batch, plan = problem.sample(16, 3, 0, "train").to("cuda"), Plan(0, 1, steps, 0.0)
+    Objective(model)(batch, plan)["loss"].backward()
+    expected = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+    graphed = GraphedObjective(Objective(model, CompiledStep(model)), half=False, full_alone=True)
+    for _ in range(3):
+        graphed.backward(batch, plan)
+    for weight, truth in zip(model.parameters(), expected, strict=True):
+        assert (weight.grad is None) == (truth is None)
+        if weight.grad is not None and truth is not None:
+            assert (weight.grad - truth).norm() <= 1e-3 * truth.norm() + 1e-6
