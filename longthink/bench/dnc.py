@@ -105,7 +105,7 @@ def _sharp(weights: Tensor, s: Tensor) -> Tensor:
     return d / d.sum(-1, keepdim=True)
 
 
-def measure(batch: int = 32, length: int = 200, repeats: int = 5, **sizes: int) -> dict[str, Any]:
+def measure(batch: int = 32, length: int = 200, repeats: int = 3, **sizes: int) -> dict[str, Any]:
     """Milliseconds of a forward and backward pass."""
     paths = (
         ("naive", "heads together", "graph", "compiled graph") if device() == "cuda" else ("naive", "heads together")
