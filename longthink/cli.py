@@ -99,7 +99,10 @@ def _global(
 @app.command()
 def solve(
     task: Annotated[
-        str, typer.Argument(metavar="TASK", help="prefix_sums, mazes, sudoku, chess, ctl, or any task with --weights.")
+        str,
+        typer.Argument(
+            metavar="TASK", help="prefix_sums, mazes, sudoku, chess, ctl, text, or any task with --weights."
+        ),
     ],
     problem: Annotated[
         str | None,

@@ -280,7 +280,7 @@ def test_the_command_line_writes(trained: Loaded, tmp_path: Path, capsys: pytest
         assert sentence in capsys.readouterr().err
     assert main([*request, "--prompt", "\udce4"]) == 0  # a byte that is no text by itself is still a byte
     assert capsys.readouterr().out.startswith("\ufffd")
-    assert main(["solve", "text"]) == 2
-    assert "No weights for text are shipped yet" in capsys.readouterr().err
+    assert main(["solve", "text", "--prompt", "def ", "--length", "20"]) == 0  # with the shipped weights
+    assert capsys.readouterr().out.startswith("def ")
     assert main(["solve", "prefix_sums", "01", "--prompt", "a"]) == 2
     assert "are for text alone" in capsys.readouterr().err
