@@ -352,3 +352,8 @@ def test_output_without_room_is_one_sentence(command: list[str]) -> None:
         done = subprocess.run([*COMMAND, *command], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
     assert done.stderr.splitlines() == ["The output could not be written: no space is left where it goes."]
+
+
+def test_a_task_without_shipped_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["solve", "babi", "x"]) == 2
+    assert capsys.readouterr().err.startswith("No weights for babi are shipped yet; train a recipe")
