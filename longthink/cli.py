@@ -101,7 +101,7 @@ def solve(
     task: Annotated[
         str,
         typer.Argument(
-            metavar="TASK", help="prefix_sums, mazes, sudoku, chess, ctl, text, or any task with --weights."
+            metavar="TASK", help="prefix_sums, mazes, sudoku, chess, ctl, arithmetic, text, or any task with --weights."
         ),
     ],
     problem: Annotated[
