@@ -97,6 +97,7 @@ def ablations(size: _Size) -> dict[str, dict[str, Any]]:
         "switch-no_dropout": _mixture(size, n // 4, 1, units=512, **switch),
         "switch-k4-g128": _mixture(size, n, 4, dropout=size.dropout, **switch),
         "s_base-k1-g512": _mixture(size, n // 4, 1, units=512, selection="sinkhorn"),
+        "s_base-published": _mixture(size, n, 4, selection="sinkhorn", selection_options={"published": True}),
     }
 
 

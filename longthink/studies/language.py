@@ -36,6 +36,7 @@ ABLATIONS = {
     "sigma_moe-k1": "K = 1, G = 128",
     "sigma_moe-k2": "K = 2, G = 128",
     "sigma_moe-k8": "K = 8, G = 128",
+    "s_base-published": "S-BASE with the signs of the public code",
 }
 
 
