@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from longthink.errors import UserError
-from longthink.inspect.pieces import at_test_time, check_steps, device_of, pieces, rounded
+from longthink.inspect.pieces import at_test_time, check_steps, columns_in_use, device_of, pieces, rounded
 from longthink.think import Thinker, think, unfold
 
 WATCHED = ("active",)
@@ -39,8 +39,9 @@ def active_units(model: Thinker, inputs: Tensor, steps: int, chunk: int = 20) ->
         if next(unfold(model, inputs[:1].to(device), 1, notes=WATCHED)).notes["active"] is None:
             raise UserError("This model's feed-forward layers do not count active units; look at a dense or Top-K one.")
         for part in pieces(len(inputs), chunk):
-            noted = think(model, inputs[part].to(device), steps, watch=WATCHED, read=False).trace["active"]
-            counts.append(noted.transpose(0, 1).flatten(1).double().cpu())  # [steps, tokens]
+            context = model.look(inputs[part].to(device))
+            noted = think(model, None, steps, context=context, watch=WATCHED, read=False).trace["active"]
+            counts.append(columns_in_use(context, noted).double().cpu())
     count = torch.cat(counts, 1)
     return ActiveUnits(count.mean(1), count.std(1, correction=0), count.shape[1])
 

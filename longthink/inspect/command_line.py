@@ -56,7 +56,7 @@ def load_weights(weights: str, device: str, out: Path | None, plot: Path | None,
 
 def called(weights: str) -> str:
     """Their name, or that of their folder: where it lies is nobody's business."""
-    return Path(weights).name
+    return Path(weights).name or Path(weights).resolve().name
 
 
 @contextmanager

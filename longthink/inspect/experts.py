@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from longthink.errors import UserError
-from longthink.inspect.pieces import at_test_time, check_steps, device_of, pieces, rounded
+from longthink.inspect.pieces import at_test_time, check_steps, columns_in_use, device_of, pieces, rounded
 from longthink.think import Thinker, think, unfold
 
 WATCHED = ("experts", "usage")
@@ -63,12 +63,14 @@ def expert_use(model: Thinker, inputs: Tensor, steps: int, chunk: int = 20) -> E
             raise UserError("This model has no experts; look at one with feedforward='experts'.")
         number = first.notes["usage"].shape[-1]
         for part in pieces(len(inputs), chunk):
-            chosen = think(model, inputs[part].to(device), steps, watch=("experts",), read=False).trace["experts"]
-            batch, _, n, k = chosen.shape
-            tokens += batch * n
+            context = model.look(inputs[part].to(device))
+            noted = think(model, None, steps, context=context, watch=("experts",), read=False).trace["experts"]
+            chosen = columns_in_use(context, noted)
+            k = chosen.shape[-1]
+            tokens += chosen.shape[1]
             # One row a token with a 1 for each of its experts: the products of columns count pairs.
-            used = torch.zeros(steps, batch * n, number, device=device)
-            used.scatter_(2, chosen.transpose(0, 1).flatten(1, 2), 1.0)
+            used = torch.zeros(*chosen.shape[:2], number, device=device)
+            used.scatter_(2, chosen, 1.0)
             found = (used.transpose(1, 2) @ used).double().cpu()
             counts = found if counts is None else counts + found
     assert counts is not None

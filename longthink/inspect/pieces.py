@@ -36,6 +36,13 @@ def at_test_time(model: Thinker) -> Iterator[None]:
             model.train(was_training)
 
 
+def columns_in_use(context: Any, noted: Tensor) -> Tensor:
+    """Of notes [batch, steps, n, ...] those of real columns: [steps, columns, ...]. Contexts say where padding is."""
+    rows = noted.transpose(0, 1).flatten(1, 2)
+    padding = getattr(context, "padding", None)
+    return rows if padding is None else rows[:, ~padding.flatten()]
+
+
 def device_of(model: Thinker) -> torch.device:
     """Where its weights are; toys without weights work on the CPU."""
     parameters: Iterable[Tensor] = model.parameters() if isinstance(model, nn.Module) else ()

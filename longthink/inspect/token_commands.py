@@ -146,7 +146,7 @@ def memory(
         ]
         for t in range(trace.times)
     ]
-    table = ("time", "writes to cell", "reads from cell", "mode", "cells in use"), rows, weights
+    table = ("time", "writes to cell", "reads from cell", "mode", "cells in use"), rows, called(weights)
     document = {**trace.to_json(), "problem": loaded.task.text(batch, 0)}
     give(weights, loaded, document, table, as_json, out, plot, lambda: asked.draw(trace, called(weights)))
 

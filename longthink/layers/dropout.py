@@ -4,8 +4,8 @@ A compiled step is made of few kernels, and its backward pass makes the masks ag
 rounds a number, that takes longer than reading and writing the tensors. There each number is a hash of its place and of
 a seed. Everywhere else this is PyTorch's dropout.
 
-Seeds are drawn once a call, or come from outside (``with_seeds``): then nothing that is compiled is random, and its
-backward pass may compute whatever it likes again.
+Seeds are drawn once a call, or come from outside (``with_seeds``): then these numbers are the same whenever they are
+made, and a backward pass may make them again.
 """
 
 from __future__ import annotations
@@ -50,26 +50,23 @@ def with_seeds(numbers: Tensor, function: Callable[..., T], *arguments: object) 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     if not training or p == 0:
         return x
-    if p == 1 or not _hashes(x.numel()):
+    if p == 1 or not torch.compiler.is_compiling():
         return F.dropout(x, p)
     return torch.where(_kept(x.shape, p, x.device), x * (1 / (1 - p)), 0.0)
 
 
 def keep_mask(shape: tuple[int, ...], p: float, device: torch.device) -> Tensor:
     """A mask of this shape that is False with probability p."""
-    if _hashes(math.prod(shape)):
+    if torch.compiler.is_compiling():
         return _kept(shape, p, device)
     return torch.rand(shape, device=device) >= p
-
-
-def _hashes(size: int) -> bool:
-    return torch.compiler.is_compiling() and size < 2**31
 
 
 def _kept(shape: tuple[int, ...], p: float, device: torch.device) -> Tensor:
     number = torch.rand(1, device=device) if _seeds is None else _seeds.next()
     seed = (number * 2**24).to(torch.int32) << 8  # 24 bits are all that a float32 has
-    places = torch.arange(math.prod(shape), dtype=torch.int32, device=device)
+    size = math.prod(shape)
+    places = torch.arange(size, dtype=torch.int32 if size <= 2**31 else torch.int64, device=device).to(torch.int32)
     return (hashed(places ^ seed) >= round(p * 2**32) - 2**31).view(shape)
 
 

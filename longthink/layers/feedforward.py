@@ -42,7 +42,7 @@ def feedforward(kind: str, width: int, hidden: int, **options: Any) -> FeedForwa
 
 @feedforwards.add("dense")
 class Dense(FeedForward):
-    """W2 act(W1 x + b1) + b2 (Eq. 5.5)."""
+    """W2 act(W1 x + b1) + b2 (Eq. 5.5). ``noted=False`` where another layer's active units are of interest."""
 
     def __init__(
         self,
@@ -52,12 +52,13 @@ class Dense(FeedForward):
         dropout: float = 0.0,
         output_gain: str = "linear",
         output_bias: float = 0.0,
+        noted: bool = True,
     ) -> None:
         super().__init__()
         if activation not in ACTIVATIONS:
             raise unknown("activation", activation, ACTIVATIONS)
         self.up, self.down = Linear(width, hidden), Linear(hidden, width)
-        self.activation, self.dropout = ACTIVATIONS[activation], dropout
+        self.activation, self.dropout, self.noted = ACTIVATIONS[activation], dropout, noted
         nn.init.xavier_uniform_(self.up.weight, _GAINS[activation])
         nn.init.xavier_uniform_(self.down.weight, _GAINS[output_gain])
         nn.init.zeros_(self.up.bias)
@@ -69,6 +70,6 @@ class Dense(FeedForward):
 
     def forward(self, x: Tensor) -> Tensor:
         u = self.hidden(x)
-        if wanted("active"):
+        if self.noted and wanted("active"):
             note("active", (u != 0).sum(-1))  # hidden units of each token, as in Figure 7.1
         return self.down(u)

@@ -128,6 +128,7 @@ class Noisy(SoftmaxAfter):
     def __init__(self, width: int, experts: int, k: int, expert_dropout: float = 0.0) -> None:
         super().__init__(width, experts, k, expert_dropout)
         self.noise = nn.Parameter(torch.zeros(experts, width))  # W4; zero as in their paper: equal noise at first
+        self.draws_numbers = True
 
     def noisy(self, x: Tensor, logits: Tensor) -> Tensor:
         if not self.training:

@@ -164,7 +164,8 @@ class DNC(nn.Module):
         silence = -1.0 if self.signed and self.embedding is None else 0.0
         blank = context.x.new_full((len(context.x), context.x.shape[-1]), silence)
         # Without the outputs, whose number is that of the time steps: this is compiled once for all lengths.
-        new, controls = self.advance(state._replace(outputs=state.outputs[:, :0]), blank)
+        bare = state._replace(outputs=blank.new_zeros(len(blank), 0, state.outputs.shape[-1]))
+        new, controls = self.advance(bare, blank)
         _watch(notes, state.memory, new.memory, controls)
         for name, values in notes.items():
             note(name, values[0])

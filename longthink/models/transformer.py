@@ -131,8 +131,6 @@ class Transformer(nn.Module):
         # A shared step is many small operations and is compiled once; distinct ones would be compiled one by one.
         self.worth_compiling = self.repeats = distinct_steps is None
         self.compiled_part = "step" if distinct_steps else "seeded_step"
-        # Sparse kinds draw random numbers of their own, which must not be drawn again.
-        self.recomputes = distinct_steps is None and feedforward == "dense"
         self.absolute = attention == "absolute"
         self.begin, self.end = vocabulary, vocabulary + 1
         self.embedding = nn.Embedding(vocabulary + 2, width)
@@ -149,13 +147,15 @@ class Transformer(nn.Module):
             attend = attentions[attention](width, heads, attention_dropout)
             if not gate:
                 return PostNormLayer(width, attend, part, dropout)
-            opener = Dense(width, width, activation, inside, output_bias=-3.0)
+            opener = Dense(width, width, activation, inside, output_bias=-3.0, noted=False)
             # Without geometric attention the update ends in tanh (D.3.3).
             return GatedLayer(
                 width, attend, part, dropout, opener, gate_dropout, residual_update, tanh_update=not geometric
             )
 
         self.layers = nn.ModuleList(layer() for _ in range(distinct_steps or 1))
+        draws = any(getattr(part, "draws_numbers", False) for part in self.layers.modules())
+        self.recomputes = distinct_steps is None and not draws
         self.act = None if act is None else AdaptiveTime(width, act)
         self.act_weight = act_weight
         self.head = nn.Linear(width, classes)
@@ -189,7 +189,7 @@ class Transformer(nn.Module):
         return self.seeded_step(state, context, torch.rand(ENOUGH_SEEDS, device=context.x.device))
 
     def seeded_step(self, state: Any, context: Context, seeds: Tensor) -> Any:
-        """A step of shared layers in training, which draws no random numbers itself where it is compiled."""
+        """A step of shared layers in training; where it is compiled, its masks come from the seeds."""
         return with_seeds(seeds, self._apply_layer, 0, state, context)
 
     def _apply_layer(self, index: int, state: Any, context: Context) -> Any:

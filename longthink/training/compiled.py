@@ -14,27 +14,28 @@ from torch._functorch import config as functorch
 from longthink.think import Context, State, ThinkingModule, tensors
 from longthink.training.putting_off import PuttingOff
 
-LARGE = 2**25
-"""Bytes of a state."""
-LESS = 0.5
-"""Of what the backward pass would otherwise be left."""
+LARGE_STATE = 2**25
+"""Bytes from which on memory is worth more than time."""
+MEMORY_BUDGET = 0.5
+"""What then may be kept for the backward pass: 1 is what the compiler would keep, 0 nothing but inputs."""
 
 
 class CompiledStep:
-    """Stands in for the model in ``think``. A model that repeats something else inside names it: ``compiled_part``.
+    """Stands in for the model in ``think``. What a model may say about itself:
 
-    The compiler itself decides what the backward pass computes again. Where a model says that its part draws no random
-    numbers (``recomputes``) and its states are large, more is computed again, products too, in a third less memory.
-    Random numbers inside would be drawn anew, and the gradient be that of another function. Where they are small
-    and the part uses the same weights at every call (``repeats``), their gradients are put off.
+    - ``worth_compiling``: training on a GPU should do this.
+    - ``compiled_part``: the method that is compiled, where it is not ``step``.
+    - ``repeats``: all calls of that part use the same weights, whose gradients are put off while states are small.
+    - ``recomputes``: the part draws no random numbers. Where its states are large, the backward pass computes more of
+      it again, products too. Random numbers inside would be drawn anew, and the gradient be that of another function.
     """
 
     def __init__(self, model: ThinkingModule) -> None:
         self._model = model
         self._part: str = getattr(model, "compiled_part", "step")
-        part, compile = getattr(model, self._part), partial(torch.compile, dynamic=False)
-        self._compiled = compile(part)
-        self._putting_off = PuttingOff(model, part, compile) if getattr(model, "repeats", False) else None
+        part, fast = getattr(model, self._part), partial(torch.compile, dynamic=False)
+        self._compiled = fast(part)
+        self._putting_off = PuttingOff(model, part, fast) if getattr(model, "repeats", False) else None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -48,19 +49,19 @@ class CompiledStep:
         return self._call(lambda: self._model.start(context))
 
     def step(self, state: State, context: Context) -> State:
-        large = sum(part.nbytes for part in tensors(state)) >= LARGE
+        large = sum(part.nbytes for part in tensors(state)) >= LARGE_STATE
         return self._call(lambda: self._model.step(state, context), large)
 
     def read(self, state: State, context: Context) -> Tensor:
         return self._model.read(state, context)
 
     def _call(self, function: Callable[[], State], large: bool = False) -> State:
-        budget = LESS if large and getattr(self._model, "recomputes", False) else 1.0
+        budget = MEMORY_BUDGET if large and getattr(self._model, "recomputes", False) else 1.0
         plain = self._putting_off is None or large or not torch.is_grad_enabled()
         # This stands before the method of the class.
         vars(self._model)[self._part] = self._compiled if plain else self._putting_off
         try:
-            # Every length of a sequence compiles once, and no_grad makes two of each.
+            # Every length of a sequence is compiled once, with a gradient and without.
             with dynamo.patch(recompile_limit=64), functorch.patch(activation_memory_budget=budget):
                 return function()
         finally:

@@ -7,7 +7,7 @@ and the gradients of outputs of all repeats are kept until the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,20 +21,22 @@ Part = Callable[..., Any]
 
 
 class PuttingOff:
-    """Stands in for a part of the model; ``compile`` is applied to what it calls.
+    """Stands in for a part of the model; ``compiled`` makes a fast function of one that is called at every repeat.
 
     All calls since ``begin`` belong to one pass, which can be taken back once.
     """
 
-    def __init__(self, model: nn.Module, part: Part, compile: Callable[[Part], Part]) -> None:
+    def __init__(self, model: nn.Module, part: Part, compiled: Callable[[Part], Part]) -> None:
         self.layers = [module for module in model.modules() if isinstance(module, Linear)]
         for place, layer in enumerate(self.layers):
             layer.place = place
-        self._part, self._compiled = part, compile(self._recorded)
+        self._part, self._compiled = part, compiled(self._recorded)
         self._used: dict[tuple[Any, ...], list[torch.Size | None]] = {}
         self._pass: _Pass | None = None
 
     def begin(self) -> None:
+        if self._pass is not None:
+            self._pass.root = None  # it and the pass would keep each other alive, and with them the weights' history
         self._pass = None
 
     def __call__(self, *arguments: Any) -> Any:
@@ -43,7 +45,7 @@ class PuttingOff:
             self._pass = _Pass(self.layers)
         weights, taps = self._pass.open(shapes)
         result, inputs = self._compiled(weights, taps, *arguments)
-        self._pass.inputs.append(inputs)
+        self._pass.inputs[-1] = inputs
         return result
 
     def _recorded(self, weights: list[Weights | None], taps: list[Tensor | None], *arguments: Any) -> Any:
@@ -76,14 +78,16 @@ class _Pass:
         self.weights = [_today(layer, kind) for layer in layers]
         self.inputs: list[list[Tensor | None]] = []
         self.gradients: dict[int, list[Tensor | None]] = {}
-        self.root: Tensor = _Root.apply(self, *[part for layer in layers for part in (layer.weight, layer.bias)])
+        parameters = [part for layer in layers for part in (layer.weight, layer.bias)]
+        self.root: Tensor | None = _Root.apply(self, *parameters)
 
     def open(self, shapes: list[torch.Size | None]) -> tuple[list[Weights | None], list[Tensor | None]]:
         """Weights and taps of one more call."""
         weights = [None if shape is None else found for shape, found in zip(shapes, self.weights, strict=True)]
-        return weights, list(_Taps.apply(self, len(self.inputs), self.root, weights, shapes))
+        self.inputs.append([])
+        return weights, list(_Taps.apply(self, len(self.inputs) - 1, self.root, weights, shapes))
 
-    def weight_gradients(self) -> list[Tensor | None]:
+    def weight_gradients(self, wanted: Sequence[bool]) -> list[Tensor | None]:
         """Of weights and biases in turn, from the inputs and output gradients of all calls together."""
         if self.over:
             raise RuntimeError("A pass whose weight gradients were put off can be taken back once.")
@@ -95,9 +99,9 @@ class _Pass:
                 found += [None, None]
                 continue
             x, d_y = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-            found.append((d_y.T @ x).to(layer.weight.dtype))
-            found.append(None if layer.bias is None else d_y.sum(0, dtype=layer.bias.dtype))
-        self.over, self.inputs, self.gradients = True, [], {}
+            found.append((d_y.T @ x).to(layer.weight.dtype) if wanted[2 * place] else None)
+            found.append(d_y.sum(0, dtype=layer.bias.dtype) if wanted[2 * place + 1] else None)
+        self.over, self.inputs, self.gradients, self.weights, self.root = True, [], {}, [], None
         return found
 
 
@@ -117,7 +121,7 @@ class _Root(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> tuple[Any, ...]:
-        return None, *ctx.owner.weight_gradients()
+        return None, *ctx.owner.weight_gradients(ctx.needs_input_grad[1:])
 
 
 class _Taps(torch.autograd.Function):

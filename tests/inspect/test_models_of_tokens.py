@@ -189,6 +189,25 @@ def test_how_many_units_are_active(feedforward: str) -> None:
     assert (found.mean <= (5 if feedforward == "top_k" else 32)).all()
     assert (found.mean > 0).all()
     assert is_drawn(active.draw(found, "toy"))
+
+
+def test_whose_units_are_counted() -> None:
+    """Those of the update and not of the gate; padding does not count."""
+    torch.manual_seed(0)
+    model = build("router", **SIZES, width=8, hidden=128, heads=2).eval()
+    short, long = (TASK.sample(3, depth, 0).inputs for depth in (2, 5))
+    mixed = torch.cat([torch.nn.functional.pad(short, (0, long.shape[1] - short.shape[1])), long])
+    together = active.active_units(model, mixed, 2)
+    apart = [active.active_units(model, part, 2) for part in (short, long)]
+    assert together.tokens == sum(one.tokens for one in apart)
+    mean = sum(one.tokens * one.mean for one in apart) / together.tokens
+    torch.testing.assert_close(together.mean, mean)
+    assert (together.mean > 16).all()  # a gate has 8 units
     mixture = {"feedforward": "experts", "feedforward_options": {"experts": 4, "k": 2}}
-    with pytest.raises(UserError, match="do not count"):
-        active.active_units(build("transformer", **SIZES, width=16, hidden=32, heads=2, **mixture), inputs, 2)
+    for name in ("transformer", "router"):
+        sparse = build(name, **SIZES, width=16, hidden=32, heads=2, **mixture)
+        with pytest.raises(UserError, match="do not count"):
+            active.active_units(sparse, short, 2)
+        use = experts.expert_use(sparse, mixed, 2)
+        assert use.tokens == together.tokens
+        torch.testing.assert_close(use.share.sum(1), torch.full((2,), 2.0, dtype=torch.double))

@@ -69,4 +69,5 @@ def test_kernel_equals_plain_on_a_gpu(shape: tuple[int, ...], kind: torch.dtype)
     limit = 1e-3 if kind == torch.float32 else 2e-2
     for ours, true in zip(read_and_gradients(relative_read, *inputs), truth, strict=True):
         assert torch.isfinite(ours).all()
-        assert (ours.double() - true).norm() <= limit * max(1.0, float(true.norm()))  # one token: gradients of zero
+        nothing = limit if shape[2] == 1 else 0.0  # a single token's gradients are zero, ours nearly
+        assert (ours.double() - true).norm() <= limit * true.norm() + nothing
