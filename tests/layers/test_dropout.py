@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from longthink.layers.dropout import dropout, hashed
+from longthink.layers.dropout import dropout, hashed, keep_mask, with_seeds
 
 
 def compiled(x: torch.Tensor, p: float) -> torch.Tensor:
@@ -71,3 +71,24 @@ def test_plain_dropout_is_that_of_pytorch(kind: torch.dtype) -> None:
     assert dropout(x, 0.0, True) is x
     assert not dropout(x, 1.0, True).any()
     assert compiled(x, 0.3).dtype == kind
+
+
+def test_seeds_from_outside_decide_and_every_call_takes_another() -> None:
+    def masks(seeds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def two() -> tuple[torch.Tensor, torch.Tensor]:
+            return dropout(torch.ones(50, 80), 0.5, True), keep_mask((50, 80), 0.5, torch.device("cpu"))
+
+        return with_seeds(seeds, two)
+
+    torch._dynamo.reset()
+    fast = torch.compile(masks, backend="aot_eager")
+    seeds = torch.tensor([0.25, 0.75])
+    dropped, kept = fast(seeds)
+    torch.manual_seed(9)
+    for once, again in zip((dropped, kept), fast(seeds), strict=True):
+        assert torch.equal(once, again)  # whatever the generator says
+    assert abs(float(kept.float().mean()) - 0.5) < 0.05
+    assert abs(float(((dropped != 0) & kept).float().mean()) - 0.25) < 0.05
+    assert torch.equal(fast(seeds.flip(0))[1], dropped != 0)
+    assert not torch.equal(fast(torch.tensor([0.5, 0.75]))[0], dropped)
+    assert keep_mask((3, 2), 0.0, torch.device("cpu")).all()  # not compiled: PyTorch's numbers

@@ -10,6 +10,8 @@ import torch
 
 from longthink.models import build
 from longthink.tasks import Batch, task
+from longthink.training import compiled
+from longthink.training.compiled import CompiledStep
 from longthink.training.graphs import GraphedObjective
 from longthink.training.losses import Objective, Past, Plan
 from tests.training import recorded_graphs
@@ -32,12 +34,12 @@ MODELS: dict[str, tuple[str, int, str, dict[str, Any]]] = {
 }
 
 
-def compare(name: str, half: bool, device: str, limit: float) -> None:
+def compare(name: str, half: bool, device: str, limit: float, fast_step: bool = False) -> None:
     source, difficulty, kind, options = MODELS[name]
     problem = task(source)
     torch.manual_seed(0)
     model = build(kind, **problem.shape, **options).to(device)
-    graphed = GraphedObjective(Objective(model), half=half)
+    graphed = GraphedObjective(Objective(model, CompiledStep(model) if fast_step else None), half=half)
     other = copy.deepcopy(model)  # plain updates use weights of their own: graphs must not meet their history
     for update, (n, k, alpha) in enumerate(PLANS):
         batch = problem.sample(20, difficulty, update, "train").to(device)
@@ -71,6 +73,22 @@ def compare(name: str, half: bool, device: str, limit: float) -> None:
 def test_recorded_updates_equal_plain_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded_graphs.install(monkeypatch)
     compare(name, half=False, device="cpu", limit=1e-4)
+
+
+@pytest.mark.parametrize("name", ["router", "adaptive"])
+def test_recorded_updates_whose_weight_gradients_are_put_off(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded_graphs.install(monkeypatch)
+    monkeypatch.setattr(compiled.torch, "compile", lambda function, **_: function)
+    compare(name, half=False, device="cpu", limit=1e-4, fast_step=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("name", ["router", "adaptive"])
+def test_captured_and_compiled_updates_equal_plain_ones(name: str, half: bool) -> None:
+    torch._dynamo.reset()
+    compare(name, half, "cuda", limit=3e-2 if half else 3e-3, fast_step=True)
 
 
 @pytest.mark.gpu
