@@ -16,7 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longthink.errors import UserError
-from longthink.tasks.babi import BLANK, WORDS, Babi, question_errors, read_stories, word_errors
+from longthink.tasks.babi import Babi, question_errors, word_errors
+from longthink.tasks.babi_files import read_stories
+from longthink.tasks.babi_stories import BLANK, WORDS
 from longthink.tasks.base import SPLITS, Batch, Split
 
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "babi"
