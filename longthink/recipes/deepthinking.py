@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from longthink.training.recipe import Recipe, add
+from longthink.training.recipe import Recipe, add, recipes
 
 _KINDS: dict[str, dict[str, Any]] = {
     "dt": {"recall": False},
@@ -198,10 +198,12 @@ def _ours() -> None:
     add(chess)
     add(mazes)
     add(prefix)
-    for width in (50, 100, 200):  # Figure 5.17
-        add(replace(_with_model(prefix, width=width, head=[width, width // 2]), name=f"prefix_sums-long-width{width}"))
-    for steps in (10, 20):
-        add(replace(prefix, name=f"prefix_sums-long-m{steps}", steps=steps, first_n=steps))
+    # Figure 5.17, as published and with the long-horizon loss.
+    for base, first in ((recipes["prefix_sums-dt_recall-alpha1"], False), (prefix, True)):
+        for width in (50, 100, 200):
+            add(replace(_with_model(base, width=width, head=[width, width // 2]), name=f"{base.name}-width{width}"))
+        for steps in (10, 20):
+            add(replace(base, name=f"{base.name}-m{steps}", steps=steps, first_n=steps if first else 0))
     # The same training without recall: what the architecture alone is worth.
     add(replace(_with_model(prefix, recall=False), name="prefix_sums-long-no_recall"))
     # The published comparisons of mazes in a twentieth of their updates: batch and schedule of mazes-long, m steps and
