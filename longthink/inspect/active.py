@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 
 from longthink.errors import UserError
-from longthink.inspect.pieces import at_test_time, check_steps, columns_in_use, device_of, pieces, rounded
-from longthink.think import Thinker, think, unfold
-
-WATCHED = ("active",)
+from longthink.inspect.pieces import at_test_time, check_steps, device_of, noted_columns, rounded
+from longthink.think import Thinker, unfold
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,16 +31,10 @@ class ActiveUnits:
 def active_units(model: Thinker, inputs: Tensor, steps: int, chunk: int = 20) -> ActiveUnits:
     """Think about all samples and count the units that are not zero."""
     check_steps(model, steps)
-    device = device_of(model)
-    counts = []
     with at_test_time(model):
-        if next(unfold(model, inputs[:1].to(device), 1, notes=WATCHED)).notes["active"] is None:
+        if next(unfold(model, inputs[:1].to(device_of(model)), 1, notes=("active",))).notes["active"] is None:
             raise UserError("This model's feed-forward layers do not count active units; look at a dense or Top-K one.")
-        for part in pieces(len(inputs), chunk):
-            context = model.look(inputs[part].to(device))
-            noted = think(model, None, steps, context=context, watch=WATCHED, read=False).trace["active"]
-            counts.append(columns_in_use(context, noted).double().cpu())
-    count = torch.cat(counts, 1)
+        count = torch.cat([part.double().cpu() for part in noted_columns(model, inputs, steps, "active", chunk)], 1)
     return ActiveUnits(count.mean(1), count.std(1, correction=0), count.shape[1])
 
 

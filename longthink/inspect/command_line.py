@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,19 +43,6 @@ def _help(ctx: typer.Context) -> None:
         print(ctx.get_help())
 
 
-def load_weights(weights: str, device: str, out: Path | None, plot: Path | None, samples: int, seed: int) -> lt.Loaded:
-    """Complaints come before the work."""
-    from longthink import solving
-    from longthink.loading import load
-
-    at_least(1, samples=samples)
-    at_least(0, seed=seed)
-    for path, kinds in ((out, (".json",)), (plot, (".png", ".pdf", ".svg"))):
-        if path is not None:
-            solving.check_place(path, kinds)
-    return load(weights, solving.usable_device(device))
-
-
 def called(weights: str) -> str:
     """Their name, or that of their folder: where it lies is nobody's business."""
     return Path(weights).name or Path(weights).resolve().name
@@ -68,53 +57,94 @@ def counted(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
         yield lambda samples: report.update(report.done + samples, "")
 
 
-def give(
-    weights: str,
-    loaded: lt.Loaded,
-    found: dict[str, Any],
-    table: Table,
-    as_json: bool,
-    out: Path | None,
-    plot: Path | None,
-    draw: Callable[[], Any],
-) -> None:
-    """The document, the picture and the table, each where it was asked for."""
+@dataclass(frozen=True)
+class Opened:
+    """Loaded weights, and where what is found out about them goes."""
+
+    weights: str
+    loaded: lt.Loaded
+    as_json: bool
+    out: Path | None
+    plot: Path | None
+
+    @property
+    def name(self) -> str:
+        return called(self.weights)
+
+    def size(self, difficulty: int | None) -> int:
+        return max(self.loaded.recipe.difficulty) if difficulty is None else difficulty
+
+    def steps(self, steps: int | None) -> int:
+        return self.loaded.recipe.steps if steps is None else steps
+
+    def sample(self, samples: int, difficulty: int | None, seed: int) -> lt.Batch:
+        return self.loaded.task.sample(samples, self.size(difficulty), seed, "test")
+
+    def posed(self, problem: str | None, difficulty: int | None, seed: int) -> lt.Batch:
+        return self.sample(1, difficulty, seed) if problem is None else self.loaded.task.parse(problem)
+
+    def give(self, found: dict[str, Any], table: Table, draw: Callable[[], Any]) -> None:
+        """The document, the picture and the table, each where it was asked for."""
+        from longthink import solving
+        from longthink.training.files import write_json
+
+        task, recipe = self.loaded.task, self.loaded.recipe
+        trained = {"difficulty": list(recipe.difficulty), "steps": recipe.steps}
+        document = {"weights": self.name, "task": task.name, "unit": task.unit, "trained": trained, **found}
+        if self.out is not None:
+            write_json(self.out, document)
+        if self.plot is not None:
+            solving.save_figure(draw(), self.plot)
+        if self.as_json:
+            print(json.dumps(document))
+            return
+        from longthink.terminal import print_table
+
+        columns, rows, title = table
+        print(title)  # as the title of a narrow table it would be folded
+        print_table(columns, rows)
+        for path in (self.out, self.plot):
+            if path is not None:
+                print(f"written  {path}")
+
+
+def _opened(weights: str, device: str, as_json: bool, out: Path | None, plot: Path | None) -> Opened:
+    """Complaints come before the work."""
     from longthink import solving
-    from longthink.training.files import write_json
+    from longthink.loading import load
 
-    trained = {"difficulty": list(loaded.recipe.difficulty), "steps": loaded.recipe.steps}
-    document = {
-        "weights": called(weights),
-        "task": loaded.task.name,
-        "unit": loaded.task.unit,
-        "trained": trained,
-        **found,
-    }
-    if out is not None:
-        write_json(out, document)
-    if plot is not None:
-        solving.save_figure(draw(), plot)
-    if as_json:
-        print(json.dumps(document))
-        return
-    from longthink.terminal import print_table
-
-    columns, rows, title = table
-    print(title)  # as the title of a narrow table it would be folded
-    print_table(columns, rows)
-    for path in (out, plot):
+    for path, kinds in ((out, (".json",)), (plot, (".png", ".pdf", ".svg"))):
         if path is not None:
-            print(f"written  {path}")
+            solving.check_place(path, kinds)
+    return Opened(weights, load(weights, solving.usable_device(device)), as_json, out, plot)
 
 
-def size_or_trained(loaded: lt.Loaded, difficulty: int | None) -> int:
-    return max(loaded.recipe.difficulty) if difficulty is None else difficulty
+def command(name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function that is given opened weights, with the options that all of them have."""
 
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        def run(
+            weights: Weights,
+            device: Device = "cpu",
+            as_json: Json = False,
+            out: Out = None,
+            plot: Plot = None,
+            **own: Any,
+        ) -> None:
+            at_least(1, samples=own.get("samples", 1))
+            at_least(0, seed=own.get("seed", 0))
+            function(_opened(weights, device, as_json, out, plot), **own)
 
-def posed(loaded: lt.Loaded, problem: str | None, difficulty: int | None, seed: int) -> lt.Batch:
-    if problem is not None:
-        return loaded.task.parse(problem)
-    return loaded.task.sample(1, size_or_trained(loaded, difficulty), seed, "test")
+        first, *shared = list(signature(run, eval_str=True).parameters.values())[:-1]
+        own = list(signature(function, eval_str=True).parameters.values())[1:]
+        parameters = [part.replace(kind=Parameter.KEYWORD_ONLY) for part in (first, *own, *shared)]
+        run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {part.name: part.annotation for part in parameters}
+        run.__name__, run.__doc__ = function.__name__, function.__doc__
+        app.command(name)(run)
+        return function
+
+    return add
 
 
 def whole_sizes(text: str | None) -> tuple[int, ...]:

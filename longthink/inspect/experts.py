@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from longthink.errors import UserError
-from longthink.inspect.pieces import at_test_time, check_steps, columns_in_use, device_of, pieces, rounded
-from longthink.think import Thinker, think, unfold
+from longthink.inspect.pieces import at_test_time, check_steps, device_of, noted_columns, rounded
+from longthink.think import Thinker, unfold
 
 WATCHED = ("experts", "usage")
 
@@ -62,10 +62,7 @@ def expert_use(model: Thinker, inputs: Tensor, steps: int, chunk: int = 20) -> E
         if first.notes["experts"] is None or first.notes["usage"] is None:
             raise UserError("This model has no experts; look at one with feedforward='experts'.")
         number = first.notes["usage"].shape[-1]
-        for part in pieces(len(inputs), chunk):
-            context = model.look(inputs[part].to(device))
-            noted = think(model, None, steps, context=context, watch=("experts",), read=False).trace["experts"]
-            chosen = columns_in_use(context, noted)
+        for chosen in noted_columns(model, inputs, steps, "experts", chunk):
             k = chosen.shape[-1]
             tokens += chosen.shape[1]
             # One row a token with a 1 for each of its experts: the products of columns count pairs.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from longthink.errors import UserError
-from longthink.think import Thinker, tensors
+from longthink.think import Thinker, tensors, think
 from longthink.training.files import finite
 
 OnStep: TypeAlias = Callable[[int], None]
@@ -36,11 +36,14 @@ def at_test_time(model: Thinker) -> Iterator[None]:
             model.train(was_training)
 
 
-def columns_in_use(context: Any, noted: Tensor) -> Tensor:
-    """Of notes [batch, steps, n, ...] those of real columns: [steps, columns, ...]. Contexts say where padding is."""
-    rows = noted.transpose(0, 1).flatten(1, 2)
-    padding = getattr(context, "padding", None)
-    return rows if padding is None else rows[:, ~padding.flatten()]
+def noted_columns(model: Thinker, inputs: Tensor, steps: int, name: str, chunk: int) -> Iterator[Tensor]:
+    """What is noted under this name, [batch, n, ...] a step, of real columns alone: [steps, columns, ...] a chunk."""
+    for part in pieces(len(inputs), chunk):
+        context: Any = model.look(inputs[part].to(device_of(model)))
+        noted = think(model, None, steps, context=context, watch=(name,), read=False).trace[name]
+        rows = noted.transpose(0, 1).flatten(1, 2)
+        padding = getattr(context, "padding", None)  # contexts say where it is
+        yield rows if padding is None else rows[:, ~padding.flatten()]
 
 
 def device_of(model: Thinker) -> torch.device:

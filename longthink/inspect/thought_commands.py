@@ -9,30 +9,22 @@ import typer
 from longthink.errors import UserError, whole_numbers
 from longthink.inspect.command_line import (
     Chunk,
-    Device,
     Difficulties,
     Difficulty,
-    Json,
-    Out,
-    Plot,
+    Opened,
     Samples,
     Seed,
     Steps,
-    Weights,
-    app,
-    called,
+    command,
     counted,
-    give,
     listed,
-    load_weights,
-    size_or_trained,
     whole_sizes,
 )
 
 
-@app.command()
+@command()
 def perturb(
-    weights: Weights,
+    opened: Opened,
     disturb: Annotated[
         list[str] | None,
         typer.Option(
@@ -49,24 +41,20 @@ def perturb(
     samples: Samples = 10,
     chunk: Chunk = 20,
     seed: Seed = 0,
-    device: Device = "cpu",
-    as_json: Json = False,
-    out: Out = None,
-    plot: Plot = None,
 ) -> None:
     """Disturb its thoughts or its problem, and see whether it recovers."""
-    loaded = load_weights(weights, device, out, plot, samples, seed)
+    loaded = opened.loaded
     from longthink.inspect import perturb as asked
 
-    size = size_or_trained(loaded, difficulty)
-    batch = loaded.task.sample(samples, size, seed, "test")
-    about = f"{called(weights)}, {size} {loaded.task.unit}"
+    size = opened.size(difficulty)
+    batch = opened.sample(samples, size, seed)
+    about = f"{opened.name}, {size} {loaded.task.unit}"
     if each_bit:
         profile = asked.flip_profile(loaded.model, loaded.task, batch, steps=steps, chunk=chunk)
         means = profile.mean.tolist()
         rows = [[str(i + 1), f"{mean:.1f}"] for i, mean in enumerate(means)]
         table = ("flipped bit", "steps to recover"), rows, f"{about}: a bit flipped after {profile.at} steps"
-        give(weights, loaded, profile.to_json(), table, as_json, out, plot, lambda: asked.draw_flips(profile, about))
+        opened.give(profile.to_json(), table, lambda: asked.draw_flips(profile, about))
         return
     options: dict[str, dict[str, Any]] = {"noise": {"std": std}, "flips": {"count": flips}, "goal": {"rooms": rooms}}
     chosen = [
@@ -75,24 +63,19 @@ def perturb(
     ]
     disturbed = sum(one.name != asked.CLEAN for one in chosen)
     total = samples * (asked.longest_beginning(chosen, steps) + disturbed * steps)
-    with counted(total, as_json) as on_step:
+    with counted(total, opened.as_json) as on_step:
         found = asked.recover(loaded.model, loaded.task, batch, chosen, steps, seed=seed, chunk=chunk, on_step=on_step)
     columns = ("disturbance", "after step", "steps to solution (best)", f"after {steps} steps", "n")
-    give(
-        weights,
-        loaded,
+    opened.give(
         found.to_json(),
         (columns, found.table(), about),
-        as_json,
-        out,
-        plot,
         lambda: asked.draw(found, loaded.recipe.steps, about),
     )
 
 
-@app.command()
+@command()
 def convergence(
-    weights: Weights,
+    opened: Opened,
     difficulty: Difficulty = None,
     steps: Steps = None,
     tolerance: Annotated[float, typer.Option(help="Relative change below which a state is at rest.")] = 1e-5,
@@ -100,23 +83,19 @@ def convergence(
     samples: Samples = 5,
     chunk: Chunk = 20,
     seed: Seed = 0,
-    device: Device = "cpu",
-    as_json: Json = False,
-    out: Out = None,
-    plot: Plot = None,
 ) -> None:
     """Does it come to rest, circle, drift or explode, on problems and on noise?"""
-    loaded = load_weights(weights, device, out, plot, samples, seed)
+    loaded = opened.loaded
     from longthink.inspect import convergence as asked
 
     if not tolerance > 0:
         raise UserError(f"--tolerance must be above 0, not {tolerance:g}.")
-    size = size_or_trained(loaded, difficulty)
-    real = loaded.task.sample(samples, size, seed, "test").inputs
+    size = opened.size(difficulty)
+    real = opened.sample(samples, size, seed).inputs
     nonsense = asked.noise_like(real, loaded.task.shape.get("vocabulary"), seed)
     if steps is None:
         steps = getattr(loaded.model, "max_steps", None) or 5 * loaded.recipe.steps
-    with counted(2 * samples * steps, as_json) as on_step:
+    with counted(2 * samples * steps, opened.as_json) as on_step:
         found = [
             asked.settle(
                 loaded.model,
@@ -140,41 +119,32 @@ def convergence(
         ]
         for one in documents
     ]
-    about = f"{called(weights)}, {size} {loaded.task.unit}, {found[0].steps} steps"
+    about = f"{opened.name}, {size} {loaded.task.unit}, {found[0].steps} steps"
     columns = ("inputs", *asked.VERDICTS, "steps to rest", "last change")
     document = {"difficulty": size, "seed": seed, "settlings": documents}
-    give(
-        weights,
-        loaded,
+    opened.give(
         document,
         (columns, rows, about),
-        as_json,
-        out,
-        plot,
         lambda: asked.draw(found, loaded.recipe.steps, about),
     )
 
 
-@app.command()
+@command()
 def overthinking(
-    weights: Weights,
+    opened: Opened,
     difficulty: Difficulties = None,
     multiples: Annotated[str, typer.Option(help="A,B,..: multiples of the steps of training.")] = "1,3,10,100",
     samples: Samples = 5,
     chunk: Chunk = 20,
     seed: Seed = 0,
-    device: Device = "cpu",
-    as_json: Json = False,
-    out: Out = None,
-    plot: Plot = None,
 ) -> None:
     """Does it lose its answers when it thinks on for 100 times as long as in training?"""
-    loaded = load_weights(weights, device, out, plot, samples, seed)
+    loaded = opened.loaded
     from longthink.inspect import convergence as asked
 
-    sizes = whole_sizes(difficulty) or (size_or_trained(loaded, None),)
+    sizes = whole_sizes(difficulty) or (opened.size(None),)
     times = whole_numbers("multiples", multiples)
-    with counted(len(sizes) * samples * loaded.recipe.steps * max(times), as_json) as on_step:
+    with counted(len(sizes) * samples * loaded.recipe.steps * max(times), opened.as_json) as on_step:
         found = [
             asked.overthinking(
                 loaded.model,
@@ -194,40 +164,39 @@ def overthinking(
         [str(one.difficulty), *(f"{a:.1%}" for a in one.accuracy.tolist()), str(len(one.right)), one.verdict]
         for one in found
     ]
-    about = f"{called(weights)}: m = {loaded.recipe.steps} steps in training"
+    about = f"{opened.name}: m = {loaded.recipe.steps} steps in training"
     document = {"seed": seed, "reports": [one.to_json() for one in found]}
-    give(
-        weights,
-        loaded,
+    opened.give(
         document,
         (columns, rows, about),
-        as_json,
-        out,
-        plot,
         lambda: asked.draw_overthinking(found, loaded.task.unit, about),
     )
 
 
-@app.command("hard-to-easy")
+@command("hard-to-easy")
 def hard_to_easy(
-    weights: Weights,
+    opened: Opened,
     difficulty: Difficulties = None,
     steps: Steps = None,
     samples: Samples = 20,
     chunk: Chunk = 20,
     seed: Seed = 0,
-    device: Device = "cpu",
-    as_json: Json = False,
-    out: Out = None,
-    plot: Plot = None,
 ) -> None:
     """Does it solve problems that are easier than those of its training?"""
-    loaded = load_weights(weights, device, out, plot, samples, seed)
+    loaded = opened.loaded
     from longthink.inspect import extrapolation as asked
 
     trained, m = loaded.recipe.difficulty, loaded.recipe.steps
     found = asked.hard_to_easy(
-        loaded.model, loaded.task, trained, m, whole_sizes(difficulty), steps, samples=samples, seed=seed, chunk=chunk
+        loaded.model,
+        loaded.task,
+        trained,
+        m,
+        whole_sizes(difficulty),
+        steps,
+        samples=samples,
+        seed=seed,
+        chunk=chunk,
     )
     rows = [
         [str(one.difficulty), f"{one.peak[0]:.1%}", str(one.peak[1]), f"{one.final:.1%}", str(one.samples)]
@@ -236,42 +205,33 @@ def hard_to_easy(
     table = (
         (loaded.task.unit, "peak", "at step", "final", "n"),
         rows,
-        f"{called(weights)}: trained on {listed(trained)}",
+        f"{opened.name}: trained on {listed(trained)}",
     )
     document = {**found.to_json(), "seed": seed}
-    give(
-        weights,
-        loaded,
+    opened.give(
         document,
         table,
-        as_json,
-        out,
-        plot,
-        lambda: asked.draw_hard_to_easy(found, called(weights), loaded.task.unit),
+        lambda: asked.draw_hard_to_easy(found, opened.name, loaded.task.unit),
     )
 
 
-@app.command("receptive-field")
+@command("receptive-field")
 def receptive_field(
-    weights: Weights,
+    opened: Opened,
     difficulty: Difficulty = None,
     steps: Annotated[int, typer.Option(help="How long to think.")] = 8,
     place: Annotated[str | None, typer.Option(help="Where the input changes, as 7 or 4,9; the middle.")] = None,
     threshold: Annotated[float, typer.Option(help="Count only what differs by more.")] = 0.0,
     samples: Samples = 2,
     seed: Seed = 0,
-    device: Device = "cpu",
-    as_json: Json = False,
-    out: Out = None,
-    plot: Plot = None,
 ) -> None:
     """How far does a change of the input travel in each step?"""
-    loaded = load_weights(weights, device, out, plot, samples, seed)
+    loaded = opened.loaded
     from longthink.evaluate import curve
     from longthink.inspect import extrapolation as asked
 
-    size = size_or_trained(loaded, difficulty)
-    batch = loaded.task.sample(samples, size, seed, "test")
+    size = opened.size(difficulty)
+    batch = opened.sample(samples, size, seed)
     where = None if place is None else whole_numbers("place", place)
     found = asked.receptive_field(loaded.model, loaded.task, batch, steps, where, threshold=threshold)
     limit = getattr(loaded.model, "max_steps", None)
@@ -280,7 +240,7 @@ def receptive_field(
         [str(t), *("-" if d < 0 else str(d) for d in distances)]
         for t, distances in enumerate(zip(found.state, found.logits, found.answer, strict=True))
     ]
-    about = f"{called(weights)}, {size} {loaded.task.unit}: {found.per_step} places a step"
+    about = f"{opened.name}, {size} {loaded.task.unit}: {found.per_step} places a step"
     document = {**found.to_json(), "difficulty": size, "samples": samples, "seed": seed}
     table = ("step", "state", "logits", "answer"), rows, about
-    give(weights, loaded, document, table, as_json, out, plot, lambda: asked.draw_receptive_field(found, about))
+    opened.give(document, table, lambda: asked.draw_receptive_field(found, about))

@@ -7,45 +7,23 @@ from typing import Annotated, Any
 
 import typer
 
-from longthink.inspect.command_line import (
-    Device,
-    Difficulty,
-    Json,
-    Out,
-    Plot,
-    Problem,
-    Samples,
-    Seed,
-    Steps,
-    Weights,
-    app,
-    called,
-    give,
-    listed,
-    load_weights,
-    posed,
-    size_or_trained,
-)
+from longthink.inspect.command_line import Difficulty, Opened, Problem, Samples, Seed, Steps, command, listed
 
 
-@app.command()
+@command()
 def attention(
-    weights: Weights,
+    opened: Opened,
     problem: Problem = None,
     difficulty: Difficulty = None,
     steps: Steps = None,
     head: Annotated[int | None, typer.Option(help="Which head; the largest of all if left out.")] = None,
     seed: Seed = 0,
-    device: Device = "cpu",
-    as_json: Json = False,
-    out: Out = None,
-    plot: Plot = None,
 ) -> None:
     """Where do its columns look, and when do their gates open?"""
-    loaded = load_weights(weights, device, out, plot, 1, seed)
+    loaded = opened.loaded
     from longthink.inspect import attention as asked
 
-    batch = posed(loaded, problem, difficulty, seed)
+    batch = opened.posed(problem, difficulty, seed)
     decoded = getattr(loaded.task, "decoded", None)
     words = decoded(batch, 0) if decoded is not None else ()
     maps = asked.attention_maps(loaded.model, batch.inputs, steps or loaded.recipe.steps, words)
@@ -58,28 +36,24 @@ def attention(
         ]
         for t in range(maps.steps)
     ]
-    table = ("step", "most looked at", "gates most open"), rows, f"{called(weights)}: {document['problem']}"
-    give(weights, loaded, document, table, as_json, out, plot, lambda: asked.draw(maps, head, str(document["problem"])))
+    table = ("step", "most looked at", "gates most open"), rows, f"{opened.name}: {document['problem']}"
+    opened.give(document, table, lambda: asked.draw(maps, head, str(document["problem"])))
 
 
-@app.command()
+@command()
 def experts(
-    weights: Weights,
+    opened: Opened,
     difficulty: Difficulty = None,
     steps: Steps = None,
     samples: Samples = 10,
     seed: Seed = 0,
-    device: Device = "cpu",
-    as_json: Json = False,
-    out: Out = None,
-    plot: Plot = None,
 ) -> None:
     """Which experts are used at each step, how evenly, and which together?"""
-    loaded = load_weights(weights, device, out, plot, samples, seed)
+    loaded = opened.loaded
     from longthink.inspect import experts as asked
 
-    inputs = loaded.task.sample(samples, size_or_trained(loaded, difficulty), seed, "test").inputs
-    found = asked.expert_use(loaded.model, inputs, loaded.recipe.steps if steps is None else steps)
+    inputs = opened.sample(samples, difficulty, seed).inputs
+    found = asked.expert_use(loaded.model, inputs, opened.steps(steps))
     rows = [
         [str(i + 1), f"{float(found.evenness[i]):.3f}", str(int(found.unused[i])), listed(_busiest(found.share[i]))]
         for i in range(len(found.share))
@@ -87,54 +61,46 @@ def experts(
     table = (
         ("step", "evenness", "unused", "busiest"),
         rows,
-        f"{called(weights)}: {found.tokens:,} tokens, {found.k} experts each",
+        f"{opened.name}: {found.tokens:,} tokens, {found.k} experts each",
     )
-    give(weights, loaded, found.to_json(), table, as_json, out, plot, lambda: asked.draw(found, called(weights)))
+    opened.give(found.to_json(), table, lambda: asked.draw(found, opened.name))
 
 
-@app.command()
+@command()
 def active(
-    weights: Weights,
+    opened: Opened,
     difficulty: Difficulty = None,
     steps: Steps = None,
     samples: Samples = 10,
     seed: Seed = 0,
-    device: Device = "cpu",
-    as_json: Json = False,
-    out: Out = None,
-    plot: Plot = None,
 ) -> None:
     """How many hidden units of its feed-forward layers are active for a token?"""
-    loaded = load_weights(weights, device, out, plot, samples, seed)
+    loaded = opened.loaded
     from longthink.inspect import active as asked
 
-    inputs = loaded.task.sample(samples, size_or_trained(loaded, difficulty), seed, "test").inputs
-    found = asked.active_units(loaded.model, inputs, loaded.recipe.steps if steps is None else steps)
+    inputs = opened.sample(samples, difficulty, seed).inputs
+    found = asked.active_units(loaded.model, inputs, opened.steps(steps))
     rows = [
         [str(i + 1), f"{float(found.mean[i]):.1f}", f"{float(found.deviation[i]):.1f}"] for i in range(len(found.mean))
     ]
-    table = (("step", "active units", "deviation"), rows, f"{called(weights)}: {found.tokens:,} tokens")
-    give(weights, loaded, found.to_json(), table, as_json, out, plot, lambda: asked.draw(found, called(weights)))
+    table = (("step", "active units", "deviation"), rows, f"{opened.name}: {found.tokens:,} tokens")
+    opened.give(found.to_json(), table, lambda: asked.draw(found, opened.name))
 
 
-@app.command()
+@command()
 def memory(
-    weights: Weights,
+    opened: Opened,
     problem: Problem = None,
     difficulty: Difficulty = None,
     steps: Annotated[int, typer.Option(help="Steps of thinking after the sequence.")] = 0,
     link_step: Annotated[int | None, typer.Option(help="The time step whose links are shown; the last.")] = None,
     seed: Seed = 0,
-    device: Device = "cpu",
-    as_json: Json = False,
-    out: Out = None,
-    plot: Plot = None,
 ) -> None:
     """Where does a DNC write and read, and what does it free?"""
-    loaded = load_weights(weights, device, out, plot, 1, seed)
+    loaded = opened.loaded
     from longthink.inspect import memory as asked
 
-    batch = posed(loaded, problem, difficulty, seed)
+    batch = opened.posed(problem, difficulty, seed)
     trace = asked.memory_trace(loaded.model, batch.inputs, steps, link_step)
     rows = [
         [
@@ -146,26 +112,22 @@ def memory(
         ]
         for t in range(trace.times)
     ]
-    table = ("time", "writes to cell", "reads from cell", "mode", "cells in use"), rows, called(weights)
+    table = ("time", "writes to cell", "reads from cell", "mode", "cells in use"), rows, opened.name
     document = {**trace.to_json(), "problem": loaded.task.text(batch, 0)}
-    give(weights, loaded, document, table, as_json, out, plot, lambda: asked.draw(trace, called(weights)))
+    opened.give(document, table, lambda: asked.draw(trace, opened.name))
 
 
-@app.command()
+@command()
 def representations(
-    weights: Weights,
+    opened: Opened,
     symbol: Annotated[list[str] | None, typer.Option(help="Only this output symbol; repeat it.")] = None,
     steps: Steps = None,
-    device: Device = "cpu",
-    as_json: Json = False,
-    out: Out = None,
-    plot: Plot = None,
 ) -> None:
     """CTL++: do all functions mean the same by a symbol, and who understands whose results?"""
-    loaded = load_weights(weights, device, out, plot, 1, 0)
+    loaded = opened.loaded
     from longthink.inspect import representations as asked
 
-    count, chosen = loaded.recipe.steps if steps is None else steps, symbol or ()
+    count, chosen = opened.steps(steps), symbol or ()
     found = asked.similarities(loaded.model, loaded.task, count, chosen)
     pairs = asked.compatibility(loaded.model, loaded.task, count, chosen)
     document = {"similarities": found.to_json(), "compatibility": pairs.to_json(), "clusters": None}
@@ -179,9 +141,9 @@ def representations(
     table = (
         ("first function", *(f"second from {name}" for name in pairs.columns)),
         rows,
-        f"{called(weights)}: g(f(s)) is right",
+        f"{opened.name}: g(f(s)) is right",
     )
-    give(weights, loaded, document, table, as_json, out, plot, lambda: asked.draw(found, pairs, called(weights)))
+    opened.give(document, table, lambda: asked.draw(found, pairs, opened.name))
 
 
 def _busiest(share: Any, most: int = 3) -> list[str]:

@@ -149,12 +149,13 @@ class DNC(nn.Module):
             if self.answer == "last":  # the answer must not see the padding
                 there = context.lengths > t
                 last = new if last is None else _choose(there, new, last)
+            else:
+                hidden.append(new.hidden)
+                reads.append(new.reads)
             state = new if last is None else last
-            hidden.append(new.hidden)
-            reads.append(new.reads)
         for name, values in notes.items():
             note(name, torch.stack(values, 1))
-        if self.answer == "every" and hidden:  # nobody waits for them: all at once
+        if hidden:  # nobody waits for outputs: all at once
             return state._replace(outputs=self._output(torch.stack(hidden, 1), torch.stack(reads, 1)))
         return state
 

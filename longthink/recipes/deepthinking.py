@@ -199,11 +199,11 @@ def _ours() -> None:
     add(mazes)
     add(prefix)
     # Figure 5.17, as published and with the long-horizon loss.
-    for base, first in ((recipes["prefix_sums-dt_recall-alpha1"], False), (prefix, True)):
+    for base in (recipes["prefix_sums-dt_recall-alpha1"], prefix):
         for width in (50, 100, 200):
             add(replace(_with_model(base, width=width, head=[width, width // 2]), name=f"{base.name}-width{width}"))
         for steps in (10, 20):
-            add(replace(base, name=f"{base.name}-m{steps}", steps=steps, first_n=steps if first else 0))
+            add(replace(base, name=f"{base.name}-m{steps}", steps=steps, first_n=min(base.first_n, steps)))
     # The same training without recall: what the architecture alone is worth.
     add(replace(_with_model(prefix, recall=False), name="prefix_sums-long-no_recall"))
     # The published comparisons of mazes in a twentieth of their updates: batch and schedule of mazes-long, m steps and

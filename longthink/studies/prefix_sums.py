@@ -40,13 +40,14 @@ add(
         name="prefix_sums_size",
         title="Prefix sums: how wide, and trained for how many steps",
         source="Figure 5.17 (curves without figures: wider and longer is better up to w = 400 and m = 30)",
-        rows=(
-            *(Row(f"width {width}", f"prefix_sums-dt_recall-alpha1-width{width}") for width in (50, 100, 200)),
-            *(Row(f"m = {steps}", f"prefix_sums-dt_recall-alpha1-m{steps}") for steps in (10, 20)),
-            Row("width 400, m = 30", "prefix_sums-dt_recall-alpha1"),
-            *(Row(f"width {width}, long horizon", f"prefix_sums-long-width{width}") for width in (50, 100, 200)),
-            *(Row(f"m = {steps}, long horizon", f"prefix_sums-long-m{steps}") for steps in (10, 20)),
-            Row("width 400, m = 30, long horizon", "prefix_sums-long"),
+        rows=tuple(
+            row
+            for loss, recipe in (("", "prefix_sums-dt_recall-alpha1"), (", long horizon", "prefix_sums-long"))
+            for row in (
+                *(Row(f"width {width}{loss}", f"{recipe}-width{width}") for width in (50, 100, 200)),
+                *(Row(f"m = {steps}{loss}", f"{recipe}-m{steps}") for steps in (10, 20)),
+                Row(f"width 400, m = 30{loss}", recipe),
+            )
         ),
         exams=(Exam("512 bits", 512, 1_000, 2_000, read_every=10, chunk=1_000),),
         remarks="As published with alpha = 1 and recall, and with the long-horizon loss.",
