@@ -1,32 +1,95 @@
-"""The names of what there is."""
+"""What there is, by name, and a few words about each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from longthink.errors import unknown
 from longthink.loading import shipped
 from longthink.models import models
 from longthink.recipes import recipes
+from longthink.solving import HABITS
 from longthink.studies import studies
-from longthink.tasks import tasks
+from longthink.tasks import task, tasks
 from longthink.training.recipe import Recipe
+from longthink.training.validation import in_words
 
 
 def list(kind: str) -> tuple[str, ...]:
     """The names of "tasks", "models", "recipes", "weights" or "studies"."""
-    kinds: dict[str, Iterable[str]] = {
-        "tasks": tasks,
-        "models": models,
-        "recipes": recipes,
-        "weights": shipped(),
-        "studies": studies,
-    }
-    if kind not in kinds:
-        raise unknown("list", kind, kinds)
-    return tuple(kinds[kind])
+    return tuple(_names(kind))
 
 
 def recipe(name: str) -> Recipe:
     """A published recipe by name; ``override`` changes it."""
     return recipes[name]
+
+
+def table(kind: str) -> tuple[dict[str, Any], ...]:
+    """One row about each of ``list(kind)``, its name first."""
+    about = {"tasks": _task, "models": _model, "recipes": _recipe, "weights": _weights, "studies": _study}
+    return tuple({"name": name, **about[kind](name)} for name in _names(kind))
+
+
+def _names(kind: str) -> Iterable[str]:
+    kinds: dict[str, Callable[[], Iterable[str]]] = {
+        "tasks": lambda: tasks,
+        "models": lambda: models,
+        "recipes": lambda: recipes,
+        "weights": shipped,
+        "studies": lambda: studies,
+    }
+    if kind not in kinds:
+        raise unknown("list", kind, kinds)
+    return kinds[kind]()
+
+
+def _task(name: str) -> dict[str, Any]:
+    return {
+        "size counts": task(name).unit,
+        "usual size": HABITS[name].size if name in HABITS else None,
+        "weights": "shipped" if name in shipped() else "train them",
+        "what it is": _first_line(sys.modules[type(task(name)).__module__]),
+    }
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"what it is": _first_line(models[name])}
+
+
+def _recipe(name: str) -> dict[str, Any]:
+    r = recipes[name]
+    return {
+        "task": r.task,
+        "sizes": [*r.difficulty],
+        "steps": r.steps,
+        "alpha": r.alpha,
+        "updates": r.updates,
+        "batch": r.batch,
+        "note": r.note,
+    }
+
+
+def _study(name: str) -> dict[str, Any]:
+    s = studies[name]
+    return {"title": s.title, "published": s.source, "rows": len(s.rows)}
+
+
+def _weights(name: str) -> dict[str, Any]:
+    card = shipped()[name]
+    return {
+        "task": card["recipe"]["task"],
+        "recipe": card["recipe"]["name"],
+        "parameters": card["parameters"],
+        "minutes": card["minutes"],
+        "hardware": card["hardware"],
+        "trained on": card["recipe"]["difficulty"],
+        "validated": in_words(card["validation"]),
+        "n": card["validation"]["samples"],
+    }
+
+
+def _first_line(thing: Any) -> str:
+    return (thing.__doc__ or "").strip().split("\n", 1)[0].rstrip(".:")

@@ -349,16 +349,9 @@ def show_list(
     as_json: Json = False,
 ) -> None:
     """List what there is."""
-    kinds: dict[str, Callable[[], list[dict[str, Any]]]] = {
-        "tasks": _tasks,
-        "models": _models,
-        "recipes": _recipes,
-        "weights": _weights,
-        "studies": _studies,
-    }
-    if kind not in kinds:
-        raise unknown("list", kind, kinds)
-    rows = [row for row in kinds[kind]() if like in row["name"]]
+    from longthink import catalogue
+
+    rows = [row for row in catalogue.table(kind) if like in row["name"]]
     if not rows and not as_json:
         raise UserError(f"No {kind} have {like!r} in their name; leave it out to see all.")
     if as_json:
@@ -368,75 +361,6 @@ def show_list(
 
     texts = [[_cell(value) for value in row.values()] for row in rows]
     print_table(list(rows[0]), texts)
-
-
-def _tasks() -> list[dict[str, Any]]:
-    import longthink as lt
-    from longthink.solving import HABITS
-
-    ready = lt.list("weights")
-    return [
-        {
-            "name": name,
-            "size counts": lt.task(name).unit,
-            "usual size": HABITS[name].size if name in HABITS else None,
-            "weights": "shipped" if name in ready else "train them",
-            "what it is": _first_line(sys.modules[type(lt.task(name)).__module__]),
-        }
-        for name in lt.list("tasks")
-    ]
-
-
-def _models() -> list[dict[str, Any]]:
-    from longthink.models import models
-
-    return [{"name": name, "what it is": _first_line(models[name])} for name in models]
-
-
-def _recipes() -> list[dict[str, Any]]:
-    import longthink as lt
-
-    chosen = [lt.recipe(name) for name in lt.list("recipes")]
-    return [
-        {
-            "name": r.name,
-            "task": r.task,
-            "sizes": list(r.difficulty),
-            "steps": r.steps,
-            "alpha": r.alpha,
-            "updates": r.updates,
-            "batch": r.batch,
-            "note": r.note,
-        }
-        for r in chosen
-    ]
-
-
-def _studies() -> list[dict[str, Any]]:
-    from longthink.studies import studies
-
-    found = [studies[name] for name in studies]
-    return [{"name": s.name, "title": s.title, "published": s.source, "rows": len(s.rows)} for s in found]
-
-
-def _weights() -> list[dict[str, Any]]:
-    from longthink.loading import shipped
-    from longthink.training.validation import in_words
-
-    return [
-        {
-            "name": name,
-            "task": card["recipe"]["task"],
-            "recipe": card["recipe"]["name"],
-            "parameters": card["parameters"],
-            "minutes": card["minutes"],
-            "hardware": card["hardware"],
-            "trained on": card["recipe"]["difficulty"],
-            "validated": in_words(card["validation"]),
-            "n": card["validation"]["samples"],
-        }
-        for name, card in shipped().items()
-    ]
 
 
 def _bits(loaded: lt.Loaded, name: str, blocks: int, precision: str, as_json: bool, out: Path | None) -> None:
@@ -528,16 +452,8 @@ def _cell(value: Any) -> str:
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _first_line(thing: Any) -> str:
-    return (thing.__doc__ or "").strip().split("\n", 1)[0].rstrip(".:")
-
-
 def _standard_input() -> str:
     try:
         return sys.stdin.read()
     except UnicodeDecodeError:
         raise UserError("The standard input is not text; pipe a text file into it.") from None
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -24,7 +24,7 @@ from longthink.cli import main
 from longthink.loading import rebuild
 from longthink.recipes import recipes
 
-COMMAND = [sys.executable, "-m", "longthink.cli"]
+COMMAND = [sys.executable, "-m", "longthink"]
 FIELDS = {"task", "problem", "answer", "truth", "solved", "steps", "seconds", "weights"}
 TOY = [
     *("model.width=8", "model.head=[8,4]", "difficulty=8", "steps=4", "first_n=0", "horizon=8"),

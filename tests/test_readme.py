@@ -32,7 +32,7 @@ def test_python_examples(code: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_commands(line: str, tmp_path: Path) -> None:
     words = shlex.split(line.replace("/tmp/longthink-runs", str(tmp_path)))
     assert words[0] == "longthink"
-    done = subprocess.run([sys.executable, "-m", "longthink.cli", *words[1:]], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "longthink", *words[1:]], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 

@@ -36,6 +36,7 @@ def _time(recipe: Recipe, path: str, repeats: int) -> dict[str, Any]:
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
     here, gpu, length = device(), device() == "cuda", max(recipe.difficulty)
+    others = torch.cuda.memory_allocated() if gpu else 0
     model = build(recipe.model, vocabulary=256, classes=256, **recipe.model_options).to(here)
     optimizer = make_optimizer(recipe, model, fused=gpu)
     tokens = torch.randint(1, 256, (recipe.batch, length + 1), device=here)
@@ -60,7 +61,7 @@ def _time(recipe: Recipe, path: str, repeats: int) -> dict[str, Any]:
     if gpu:
         torch.cuda.reset_peak_memory_stats()
     seconds = median_seconds(update, repeats)
-    peak = torch.cuda.max_memory_allocated() / 2**30 if gpu else None
+    peak = (torch.cuda.max_memory_allocated() - others) / 2**30 if gpu else None
     parameters = sum(weight.numel() for weight in model.parameters())
     return {
         "milliseconds": 1e3 * seconds,

@@ -86,6 +86,7 @@ def ablations(size: _Size) -> dict[str, dict[str, Any]]:
         "sigma_moe-softmax_after": _mixture(size, n, 4, selection="softmax_after", **delta),
         "sigma_moe-softmax_before": _mixture(size, n, 4, selection="softmax", **delta),
         "sigma_moe-standard_init": _mixture(size, n, 4, initialisation="standard", **delta),
+        "sigma_moe-no_dropout": _mixture(size, n, 4),
         "sigma_moe-no_regularisation": _mixture(size, n, 4, balance=None),
         "sigma_moe-k8-g64": _mixture(size, 2 * n, 8, units=64, **delta),
         "sigma_moe-k2-g256": _mixture(size, n // 2, 2, units=256, **delta),

@@ -19,6 +19,7 @@ ROWS = {
     "switch": "Switch",
     "s_base": "S-BASE",
     "sigma_moe": "sigma-MoE",
+    "sigma_moe-no_dropout": "sigma-MoE, no dropout of experts",
 }
 
 
@@ -28,6 +29,7 @@ ABLATIONS = {
     "sigma_moe-softmax_after": "softmax after the choice",
     "sigma_moe-softmax_before": "softmax before the choice",
     "sigma_moe-standard_init": "standard initialisation",
+    "sigma_moe-no_dropout": "no dropout of experts",
     "sigma_moe-no_regularisation": "no regularisation, no dropout of experts",
     "sigma_moe-k8-g64": "K = 8, G = 64",
     "sigma_moe-k2-g256": "K = 2, G = 256",

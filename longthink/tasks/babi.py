@@ -82,12 +82,16 @@ class Babi:
     repeated: bool = False
     """Train on stories that the test file has too, as published. Task 4 has 1,480 such of 10,000 (they are 741 of its
     1,000 test stories), the others none; the large training file of task 3 was not at hand."""
+    longest: int | None = None
+    """Training stories of more tokens end with the last question that fits, and have one at least. Others never do."""
 
     def __post_init__(self) -> None:
         if self.variant not in ("en", "en-10k"):
             raise UserError(f"There is no variant {self.variant[:40]!r} of bAbI; choose en or en-10k.")
         if self.think < 0:
             raise UserError(f"The number of blanks to think in must be 0 or more, not {self.think}.")
+        if self.longest is not None and self.longest < 1:
+            raise UserError(f"The longest story must have 1 token or more, not {self.longest}.")
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -119,7 +123,8 @@ class Babi:
         shuffled_rounds(mixed_seed(self.name, difficulty, seed), len(pool), picks)
         numbers = pool[picks]
         stories = parsed(*self._data(), difficulty, "test" if split == "test" else "train")
-        batch = self._batch([stories[i] for i in numbers.tolist()], difficulty)
+        chosen = [stories[i] for i in numbers.tolist()]
+        batch = self._batch([self._cut(story) for story in chosen] if split == "train" else chosen, difficulty)
         batch.info["task"] = torch.full((n,), difficulty)
         batch.info["story"] = torch.from_numpy(numbers)
         batch.info["test"] = torch.full((n,), split == "test")
@@ -133,7 +138,10 @@ class Babi:
             if number >= 0:
                 part: Part = "test" if bool(batch.info["test"][i]) else "train"
                 stories = raw_stories(*self._data(), int(batch.info["task"][i]), part)
-                right[i] = number < len(stories) and (words, wanted) == _simply_read(stories[number], self.think)
+                read = _simply_read(stories[number], self.think) if number < len(stories) else ([], [])
+                if self.longest is not None and part == "train" and words:  # it may end early, after an answer
+                    read = tuple(column[: len(words)] for column in read) if wanted[-1] else ([], [])
+                right[i] = (words, wanted) == read
             else:
                 right[i] = _in_place(words, wanted, self.think)
         return right.to(batch.targets.device)
@@ -211,6 +219,18 @@ class Babi:
                 "truth_known": torch.tensor(known, dtype=torch.bool),
             },
         )
+
+    def _cut(self, story: Story) -> Story:
+        if self.longest is None:
+            return story
+        tokens, end = 0, 0
+        for i, (words, answer) in enumerate(story):
+            tokens += len(words) + (self.think + len(answer) if answer is not None else 0)
+            if tokens > self.longest and end:
+                break
+            if answer is not None:
+                end = i + 1
+        return story[: end or len(story)]
 
     def _encoded(self, story: Story) -> tuple[list[int], list[int]]:
         """Tokens and, at the steps that count, the answers; -1 at the others."""

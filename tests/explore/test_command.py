@@ -18,7 +18,7 @@ from longthink.explore.server import STATIC
 
 
 def test_it_serves_the_page_and_stops(tmp_path: Any) -> None:
-    command = [sys.executable, "-m", "longthink.cli", "explore", "--no-browser", "--port", "0", "--runs", str(tmp_path)]
+    command = [sys.executable, "-m", "longthink", "explore", "--no-browser", "--port", "0", "--runs", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -142,6 +142,35 @@ def test_stories_of_the_test_file_are_not_for_training(tmp_path: Path) -> None:
     assert strict.check(everything(strict, 4, "train")).all()
 
 
+def test_long_training_stories_end_early(tmp_path: Path) -> None:
+    lines = ""
+    for story in range(20):
+        for question in range(3):
+            lines += f"{3 * question + 1} Mary went to the {PLACES[(story + question) % 6]}.\n"
+            lines += f"{3 * question + 2} John went to the {PLACES[story // 6]}.\n"
+            lines += f"{3 * question + 3} Where is Mary?\t{PLACES[(story + question) % 6]}\t1\n"
+    folder = tmp_path / "en-10k"
+    folder.mkdir()
+    (folder / "qa1_x_train.txt").write_text(lines)
+    (folder / "qa1_x_test.txt").write_text(lines.replace("Mary", "Sandra"))
+    whole = Babi(folder=str(tmp_path), think=1)
+    question = 6 + 6 + 4 + 1 + 1  # tokens of two sentences, a question, a blank to think in and one to answer in
+    for longest, left in ((1, 1), (question, 1), (2 * question - 1, 1), (2 * question, 2), (3 * question, 3)):
+        task = replace(whole, longest=longest)
+        batch = everything(task, 1, "train")
+        assert batch.inputs.shape[1] == left * question
+        assert int(batch.mask.sum()) == left * len(batch)
+        assert task.check(batch).all()
+        assert bool(whole.check(batch).all()) == (left == 3)
+        tests = everything(task, 1, "test")
+        assert tests.inputs.shape[1] == 3 * question
+        assert task.check(tests).all()
+        torn = batch.cut(left * question - 1)  # not after an answer
+        assert not task.check(torn).any()
+    with pytest.raises(UserError, match="1 token or more, not 0"):
+        Babi(longest=0)
+
+
 def test_missing_files_are_told(small: Path) -> None:
     task = Babi(str(small))
     assert task.missing == ("en-10k/qa3_train",)

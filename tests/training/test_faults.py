@@ -424,7 +424,7 @@ def test_a_folder_where_weights_should_be(tmp_path: Path) -> None:
 def test_an_interrupt_keeps_every_update(tmp_path: Path) -> None:
     """The first Ctrl-C ends the update in hand, saves, and says how to go on."""
     settings = ["model.width=8", "model.head=[8,8]", "difficulty=8", "train_samples=4000", "batch=10", "epochs=50"]
-    command = [sys.executable, "-m", "longthink.cli", "train", "prefix_sums-dt_recall-alpha1"]
+    command = [sys.executable, "-m", "longthink", "train", "prefix_sums-dt_recall-alpha1"]
     command += [
         "--folder",
         str(tmp_path),
