@@ -193,7 +193,7 @@ def _fill(old: State, new: State) -> None:
 
 
 def warm_up(run: Callable[[], Any]) -> None:
-    """Twice on a side stream, as capturing demands."""
+    """Twice on a side stream, as capturing demands. The memory goes back: a graph has its own and cannot use it."""
     quieten = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
     if quieten is not None:  # gradients come from another stream than the weights on purpose
         quieten(False)
@@ -203,6 +203,7 @@ def warm_up(run: Callable[[], Any]) -> None:
         for _ in range(2):
             run()
     torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.empty_cache()
 
 
 def _parts(batch: Batch) -> list[Tensor]:
