@@ -28,6 +28,8 @@ class AttentionMaps:
     """What stands in each column."""
     attention: Tensor | None  # [steps, heads, targets, sources]
     gate: Tensor | None  # [steps, columns]: the mean over channels
+    answer: int
+    """The column from which the answer is read."""
 
     @property
     def steps(self) -> int:
@@ -52,6 +54,7 @@ class AttentionMaps:
             "steps": self.steps,
             "heads": 0 if self.attention is None else self.attention.shape[1],
             "head": head,
+            "answer": self.answer,
             "attention": None if self.attention is None else rounded(self.seen(head)),
             "gate": None if self.gate is None else rounded(self.gate),
         }
@@ -72,7 +75,9 @@ def attention_maps(model: Thinker, inputs: Tensor, steps: int, words: Sequence[s
         gate = gate[0].float().flatten(2).mean(2).cpu() if gate.dim() > 3 else gate[0].float().cpu()
     attention = None if attention is None else attention[0].float().cpu()
     columns = gate.shape[1] if gate is not None else attention.shape[-1] if attention is not None else 0
-    return AttentionMaps(column_labels(words, columns), attention, gate)
+    labels = column_labels(words, columns)
+    last = max((i for i, label in enumerate(labels) if label), default=0)
+    return AttentionMaps(labels, attention, gate, 0 if getattr(model, "read_from", "last") == "first" else last)
 
 
 def column_labels(words: Sequence[str], columns: int) -> tuple[str, ...]:
@@ -104,13 +109,14 @@ def draw(maps: AttentionMaps, head: int | None = None, title: str = "") -> Any:
         for i, step in enumerate(shown):
             axes = new.add_subplot(grid[i // columns, i % columns])
             heat(axes, seen[step - 1], f"step {step}")
-            axes.set_xticks(range(count), maps.labels, **small)
+            axes.set_xticks(range(count), maps.labels, rotation=90 if max(map(len, maps.labels)) > 1 else 0, **small)
             axes.set_yticks(range(count), maps.labels, **small)
     for i, (name, values) in enumerate(strips):
         axes = new.add_subplot(grid[rows + i, :])
         image = heat(axes, values, name, aspect="auto", extent=(-0.5, count - 0.5, maps.steps + 0.5, 0.5))
         axes.set_xticks(range(count), maps.labels, **small)
         axes.set_ylabel("step", size=8)
+        axes.yaxis.get_major_locator().set_params(integer=True)
         new.colorbar(image, ax=axes, pad=0.01, ticks=(0, 1)).ax.tick_params(labelsize=7)
     return new
 
@@ -118,8 +124,9 @@ def draw(maps: AttentionMaps, head: int | None = None, title: str = "") -> Any:
 def _strips(maps: AttentionMaps, head: int | None) -> list[tuple[str, Tensor]]:
     strips = []
     if maps.attention is not None:
-        last = max((i for i, label in enumerate(maps.labels) if label), default=0)
-        strips.append((f"what column {maps.labels[last]} looks at", maps.seen(head)[:, last]))
+        whose = "the largest of all heads" if head is None else f"head {head}"
+        name = f"what the answer's column {maps.labels[maps.answer]} looks at ({whose})"
+        strips.append((name, maps.seen(head)[:, maps.answer]))
     if maps.gate is not None:
         strips.append(("how far each column's gate is open", maps.gate))
     return strips
