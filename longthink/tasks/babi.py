@@ -138,10 +138,12 @@ class Babi:
             if number >= 0:
                 part: Part = "test" if bool(batch.info["test"][i]) else "train"
                 stories = raw_stories(*self._data(), int(batch.info["task"][i]), part)
-                read = _simply_read(stories[number], self.think) if number < len(stories) else ([], [])
-                if self.longest is not None and part == "train" and words:  # it may end early, after an answer
-                    read = tuple(column[: len(words)] for column in read) if wanted[-1] else ([], [])
-                right[i] = (words, wanted) == read
+                if number >= len(stories):
+                    continue
+                seen, answers = _simply_read(stories[number], self.think)
+                if self.longest is not None and part == "train" and words and wanted[-1]:  # it may end after an answer
+                    seen, answers = seen[: len(words)], answers[: len(words)]
+                right[i] = (words, wanted) == (seen, answers)
             else:
                 right[i] = _in_place(words, wanted, self.think)
         return right.to(batch.targets.device)
