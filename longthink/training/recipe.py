@@ -30,6 +30,8 @@ class Recipe:
     task_options: dict[str, Any] = field(default_factory=dict)
     model: str = "deepthinking"
     model_options: dict[str, Any] = field(default_factory=dict)
+    weights: str | None = None
+    """Shipped weights or a run's folder to start from; None for random ones."""
     note: str = ""
     """Where the numbers come from, and what was decided where sources differ."""
 

@@ -24,7 +24,7 @@ from torch.multiprocessing import ProcessRaisedException
 
 from longthink.errors import UserError
 from longthink.hardware import hardware
-from longthink.loading import rebuild
+from longthink.loading import load, rebuild
 from longthink.tasks import Task
 from longthink.think import ThinkingModule
 from longthink.training.checkpoint import RunFolder, load_last, save_best, save_last
@@ -77,7 +77,7 @@ def train(recipe: Recipe, seed: int = 0, options: TrainingOptions | None = None)
         raise UserError(f"Training needs 1 device or more, not {options.devices}.")
     if recipe.batch % options.devices:
         raise UserError(f"A batch of {recipe.batch} cannot be shared by {options.devices} devices; change batch.")
-    problem, model = rebuild(recipe, seed)  # complaints about options come before any process is started
+    problem, model = _beginning(recipe, seed)  # complaints about options come before any process is started
     if options.precision is None:
         whole = getattr(model, "wants_float32", False) or not _on_gpu(options)
         options = replace(options, precision="32-true" if whole else "bf16-mixed")
@@ -103,6 +103,20 @@ def train(recipe: Recipe, seed: int = 0, options: TrainingOptions | None = None)
     return run.path
 
 
+def _beginning(recipe: Recipe, seed: int) -> tuple[Task, ThinkingModule]:
+    """The task, and the network with the weights that training starts from."""
+    problem, model = rebuild(recipe, seed)
+    if recipe.weights is not None:
+        try:
+            model.load_state_dict(load(recipe.weights).model.state_dict())
+        except RuntimeError as error:
+            reason = str(error).splitlines()[-1].strip()
+            raise UserError(
+                f"The weights {recipe.weights} are of another network than this recipe's: {reason}"
+            ) from None
+    return problem, model
+
+
 def _on_gpu(options: TrainingOptions) -> bool:
     return options.accelerator in ("auto", "cuda", "gpu") and torch.cuda.is_available()
 
@@ -120,7 +134,7 @@ def _train_here(fabric: Fabric, recipe: Recipe, seed: int, options: TrainingOpti
     """The body of ``train`` in each process."""
     torch.backends.cudnn.benchmark = True
     torch.set_float32_matmul_precision("high")
-    problem, model = rebuild(recipe, seed)
+    problem, model = _beginning(recipe, seed)
     model.to(fabric.device)
     average = {k: v.clone() for k, v in model.state_dict().items()} if recipe.average else None
     run = RunFolder(Path(options.folder), recipe, seed)

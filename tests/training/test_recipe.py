@@ -257,6 +257,7 @@ def change(recipe: Recipe, name: str, draw: st.DataObject) -> Recipe:
         "horizon": st.integers(1, 999),
         "clip": st.floats(0.1, 9),
         "average": st.floats(0.1, 0.9),
+        "weights": st.text(min_size=1, max_size=9),
         "patient_steps": st.integers(30, 999),
         "enough": st.integers(1, 99),
         "shares": st.tuples(st.integers(1, 99)),

@@ -246,6 +246,23 @@ def test_averaged_weights_are_what_is_validated_and_kept(tmp_path: Path, monkeyp
         assert not torch.equal(value, last[f"model.{name}"])
 
 
+def test_training_may_start_from_weights(tmp_path: Path) -> None:
+    first = train(TOY, 0, options(tmp_path))
+    still = replace(
+        TOY, learning_rate=1e-30, weight_decay=0.0, average=None
+    )  # ends as it began
+    second = train(replace(still, weights=str(first)), 1, options(tmp_path))
+    ours, card = read_tensors(second / "best.safetensors")
+    for name, tensor in read_tensors(first / "best.safetensors")[0].items():
+        torch.testing.assert_close(ours[name], tensor, rtol=0, atol=1e-12)
+    assert card["recipe"]["weights"] == str(first)
+    assert replace(TOY, weights=str(first)).hash() != TOY.hash()
+    for weights, says in ((str(first), "another network than this one: size mismatch"), ("nowhere", "nowhere")):
+        wider = override(replace(TOY, weights=weights), ["model.width=5"])
+        with pytest.raises(UserError, match=says):
+            train(wider, 0, options(tmp_path))
+
+
 def test_averaging_does_not_change_what_is_averaged(tmp_path: Path) -> None:
     averaged = train(TOY, 0, options(tmp_path))
     plain = train(replace(TOY, average=None), 0, options(tmp_path))
