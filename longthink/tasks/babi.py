@@ -83,7 +83,8 @@ class Babi:
     """Train on stories that the test file has too, as published. Task 4 has 1,480 such of 10,000 (they are 741 of its
     1,000 test stories), the others none; the large training file of task 3 was not at hand."""
     longest: int | None = None
-    """Training stories of more tokens end with the last question that fits, and have one at least. Others never do."""
+    """Training stories of more tokens end with the last question that fits; without one they are left out. Those of
+    the other splits are always whole."""
 
     def __post_init__(self) -> None:
         if self.variant not in ("en", "en-10k"):
@@ -112,19 +113,22 @@ class Babi:
     def stories(self, difficulty: int, split: Split) -> int:
         """How many there are; the published training draws from the stories of all tasks alike."""
         check_request(0, difficulty, 0, split)
-        return len(story_numbers(*self._data(), difficulty, split, self.repeated))
+        return len(self._pool(difficulty, split))
 
     def sample(self, n: int, difficulty: int, seed: int, split: Split = "test") -> Batch:
         check_request(n, difficulty, seed, split)
-        pool = story_numbers(*self._data(), difficulty, split, self.repeated)
+        pool = self._pool(difficulty, split)
         if not len(pool):
-            raise UserError(f"There is no {split} story of task {difficulty} in {self.folder}; get {ADDRESS}.")
+            short = "" if self.longest is None or split != "train" else f" of up to {self.longest} tokens"
+            raise UserError(f"There is no {split} story of task {difficulty}{short} in {self.folder}; get {ADDRESS}.")
         picks = np.empty(n, np.int64)
         shuffled_rounds(mixed_seed(self.name, difficulty, seed), len(pool), picks)
         numbers = pool[picks]
         stories = parsed(*self._data(), difficulty, "test" if split == "test" else "train")
         chosen = [stories[i] for i in numbers.tolist()]
-        batch = self._batch([self._cut(story) for story in chosen] if split == "train" else chosen, difficulty)
+        if split == "train":
+            chosen = [story[: self._end(story)] for story in chosen]
+        batch = self._batch(chosen, difficulty)
         batch.info["task"] = torch.full((n,), difficulty)
         batch.info["story"] = torch.from_numpy(numbers)
         batch.info["test"] = torch.full((n,), split == "test")
@@ -222,17 +226,26 @@ class Babi:
             },
         )
 
-    def _cut(self, story: Story) -> Story:
+    def _pool(self, difficulty: int, split: Split) -> np.ndarray:
+        """The numbers of the stories to draw from."""
+        numbers = story_numbers(*self._data(), difficulty, split, self.repeated)
+        if self.longest is None or split != "train":
+            return numbers
+        stories = parsed(*self._data(), difficulty, "train")
+        return np.array([i for i in numbers.tolist() if self._end(stories[i])], np.int64)
+
+    def _end(self, story: Story) -> int:
+        """How many lines of a training story there are to the last question that fits."""
         if self.longest is None:
-            return story
+            return len(story)
         tokens, end = 0, 0
         for i, (words, answer) in enumerate(story):
             tokens += len(words) + (self.think + len(answer) if answer is not None else 0)
-            if tokens > self.longest and end:
+            if tokens > self.longest:
                 break
             if answer is not None:
                 end = i + 1
-        return story[: end or len(story)]
+        return end
 
     def _encoded(self, story: Story) -> tuple[list[int], list[int]]:
         """Tokens and, at the steps that count, the answers; -1 at the others."""

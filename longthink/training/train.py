@@ -111,9 +111,7 @@ def _beginning(recipe: Recipe, seed: int) -> tuple[Task, ThinkingModule]:
             model.load_state_dict(load(recipe.weights).model.state_dict())
         except RuntimeError as error:
             reason = str(error).splitlines()[-1].strip()
-            raise UserError(
-                f"The weights {recipe.weights} are of another network than this recipe's: {reason}"
-            ) from None
+            raise UserError(f"The weights {recipe.weights} are of another network than this one: {reason}") from None
     return problem, model
 
 

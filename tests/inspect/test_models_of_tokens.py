@@ -30,11 +30,14 @@ def test_attention_and_gates_of_a_router() -> None:
     assert torch.equal(maps.seen(1), maps.attention[:, 1])
     assert model.training  # as it was
     document = maps.to_json(head=1)
-    assert set(document) == {"labels", "steps", "heads", "head", "attention", "gate"}
+    assert set(document) == {"labels", "steps", "heads", "head", "answer", "attention", "gate"}
+    assert document["answer"] == 5
     assert (document["steps"], document["heads"], document["head"]) == (5, 2, 1)
     assert is_drawn(attention.draw(maps, title="c b a 3"))
     with pytest.raises(UserError, match="heads 0 to 1, not 2"):
         maps.seen(2)
+    first = build("router", **SIZES, width=16, hidden=16, heads=2, read_from="first")
+    assert attention.attention_maps(first, batch.inputs, 5, TASK.decoded(batch)).answer == 0
 
 
 def test_a_transformer_without_gates_and_many_steps() -> None:

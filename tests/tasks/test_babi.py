@@ -155,7 +155,7 @@ def test_long_training_stories_end_early(tmp_path: Path) -> None:
     (folder / "qa1_x_test.txt").write_text(lines.replace("Mary", "Sandra"))
     whole = Babi(folder=str(tmp_path), think=1)
     question = 6 + 6 + 4 + 1 + 1  # tokens of two sentences, a question, a blank to think in and one to answer in
-    for longest, left in ((1, 1), (question, 1), (2 * question - 1, 1), (2 * question, 2), (3 * question, 3)):
+    for longest, left in ((question, 1), (2 * question - 1, 1), (2 * question, 2), (3 * question, 3)):
         task = replace(whole, longest=longest)
         batch = everything(task, 1, "train")
         assert batch.inputs.shape[1] == left * question
@@ -167,6 +167,10 @@ def test_long_training_stories_end_early(tmp_path: Path) -> None:
         assert task.check(tests).all()
         torn = batch.cut(left * question - 1)  # not after an answer
         assert not task.check(torn).any()
+    short = replace(whole, longest=question - 1)
+    assert short.stories(1, "train") == 0
+    with pytest.raises(UserError, match="no train story of task 1 of up to 17 tokens"):
+        short.sample(1, 1, 0, "train")
     with pytest.raises(UserError, match="1 token or more, not 0"):
         Babi(longest=0)
 

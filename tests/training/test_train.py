@@ -248,9 +248,7 @@ def test_averaged_weights_are_what_is_validated_and_kept(tmp_path: Path, monkeyp
 
 def test_training_may_start_from_weights(tmp_path: Path) -> None:
     first = train(TOY, 0, options(tmp_path))
-    still = replace(
-        TOY, learning_rate=1e-30, weight_decay=0.0, average=None
-    )  # ends as it began
+    still = replace(TOY, learning_rate=1e-30, weight_decay=0.0, average=None)  # ends as it began
     second = train(replace(still, weights=str(first)), 1, options(tmp_path))
     ours, card = read_tensors(second / "best.safetensors")
     for name, tensor in read_tensors(first / "best.safetensors")[0].items():
