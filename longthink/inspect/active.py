@@ -47,7 +47,7 @@ def draw(found: ActiveUnits, title: str = "") -> Any:
     new = figure(6.0, 3.2)
     axes = new.add_subplot()
     steps = range(1, len(found.mean) + 1)
-    axes.bar(steps, found.mean, yerr=found.deviation, color="#4c78a8", ecolor="#888888", capsize=2)
+    axes.bar(steps, found.mean.tolist(), yerr=found.deviation.tolist(), color="#4c78a8", ecolor="#888888", capsize=2)
     axes.set(xlabel="step", ylabel="active hidden units of a token")
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
