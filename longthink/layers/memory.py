@@ -127,9 +127,8 @@ def sharpen(weights: Tensor, sharpness: Tensor | None) -> Tensor:
     """Raise to a power and normalise (Eq. A.10)."""
     if sharpness is None:
         return weights
-    raised = (weights + EPSILON) / (weights + EPSILON).amax(-1, keepdim=True)
-    raised = raised ** sharpness[..., None]
-    return raised / raised.sum(-1, keepdim=True)
+    # d ** s / sum d ** s; the largest d, by which the equation divides before, cancels out.
+    return (sharpness[..., None] * (weights + EPSILON).log()).softmax(-1)
 
 
 def follow(read: Tensor, link: Tensor, c: Controls) -> tuple[Tensor, Tensor]:
