@@ -16,7 +16,7 @@ from longthink.training.putting_off import PuttingOff
 
 LARGE_STATE = 2**25
 """Bytes from which on memory is worth more than time."""
-MEMORY_BUDGET = 0.5
+MEMORY_BUDGET = 0.3
 """What then may be kept for the backward pass: 1 is what the compiler would keep, 0 nothing but inputs."""
 
 
