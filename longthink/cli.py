@@ -246,6 +246,11 @@ def evaluate(
     loaded = lt.load(weights, place)
     recipe = loaded.recipe
     if hasattr(loaded.task, "stream"):
+        if (difficulty, steps, chunk, plot) != (None, None, None, None) or (seed, read_every) != (0, 1):
+            raise UserError(
+                "A language model reads the first --samples blocks of its test text; leave out --difficulty, --steps, "
+                "--seed, --read-every, --chunk and --plot."
+            )
         _bits(loaded, weights, samples, precision, as_json, out)
         return
     chosen = recipe.difficulty if difficulty is None else whole_numbers("difficulty", difficulty)

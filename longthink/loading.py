@@ -7,6 +7,8 @@ beside ``config.json``), which is what ``save`` writes and ``push_to_hub`` uploa
 from __future__ import annotations
 
 import json
+import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +18,7 @@ from longthink.errors import UserError, unknown
 from longthink.models import build
 from longthink.tasks import Task, task
 from longthink.think import ThinkingModule
-from longthink.training.files import read_json, read_tensors, write_json, write_tensors
+from longthink.training.files import read_json, read_tensors, replace_file, write_json, write_tensors
 from longthink.training.recipe import Recipe
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -45,7 +47,7 @@ def load(name_or_folder: str | Path, device: str | torch.device = "cpu") -> Load
     if not isinstance(card, dict) or "recipe" not in card:
         raise UserError(f"{weights} has no recipe in its card, so its network cannot be rebuilt; train it again.")
     recipe = Recipe.from_json(card["recipe"])
-    problem, model = rebuild(recipe)
+    problem, model = rebuild(recipe, beside=weights.parent)
     try:
         model.load_state_dict({key: value.float() for key, value in tensors.items()})
     except RuntimeError as error:
@@ -54,11 +56,16 @@ def load(name_or_folder: str | Path, device: str | torch.device = "cpu") -> Load
     return Loaded(model.to(device).eval().requires_grad_(False), problem, card)
 
 
-def rebuild(recipe: Recipe, seed: int = 0) -> tuple[Task, ThinkingModule]:
-    """The recipe's task, and its network as it is before training with this seed."""
+def rebuild(recipe: Recipe, seed: int = 0, beside: Path | None = None) -> tuple[Task, ThinkingModule]:
+    """The recipe's task, and its network as it is before training with this seed.
+
+    What the task learned from its data and weights depend on is kept beside them, as ``task.<option>``.
+    """
     if "name" in recipe.task_options:
         raise UserError("A task has no option 'name'; set task itself.")
-    problem = task(recipe.task, **recipe.task_options)
+    kept = [] if beside is None else sorted(beside.glob("task.*"))
+    options = {**recipe.task_options, **{path.name.removeprefix("task."): str(path) for path in kept}}
+    problem = task(recipe.task, **options)
     for key in ("name", *problem.shape):
         if key in recipe.model_options:
             raise UserError(f"The model's {key!r} follows from the recipe's task and model; leave it out.")
@@ -78,7 +85,17 @@ def save(loaded: Loaded, folder: str | Path, half: bool = False) -> Path:
     tensors = {name: value.to(kind) for name, value in loaded.model.state_dict().items()}
     write_tensors(path / "model.safetensors", tensors, loaded.card)
     write_json(path / "config.json", loaded.card)
+    keep_learned(loaded.task, path)
     return path
+
+
+def keep_learned(problem: Task, folder: Path) -> None:
+    """Copy what the task learned from its data to where its weights are."""
+    learned = getattr(problem, "learned", None)
+    for option, file in {} if learned is None else learned().items():
+        place = folder / f"task.{option}"
+        if not place.exists():
+            replace_file(place, partial(shutil.copyfile, file))
 
 
 def push_to_hub(loaded: Loaded, repository: str, folder: str | Path) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,12 +171,12 @@ def write(
     code, given = task.tokens_of(), task.encode(prompt).tolist()
     # A model that was trained without a memory saw a block at a time: it gets as much to look back at.
     memory = model.evaluation_memory or max(loaded.recipe.difficulty) - 1
-    began, tokens, page = time.perf_counter(), list[int](), Page(show)
-    page.show(code.decode(given))
+    began, tokens, page = time.perf_counter(), list[int](), Page(code.decode if show else None)
+    page.add(given)
     for token in sample(model, given, length, steps, style, memory=memory):
         tokens.append(token)
-        page.show(code.decode(given + tokens))
-    page.end(code.decode(given + tokens))
+        page.add([token])
+    page.end()
     answer, whole = code.decode(tokens), code.decode(given + tokens)
     if whole.startswith(prompt):  # subwords know at a line's start only whether a space comes before them
         answer = whole[len(prompt) :]
@@ -185,22 +185,32 @@ def write(
 
 
 class Page:
-    """Prints a text that grows, or nothing."""
+    """Prints a text that grows, or nothing where there is nothing to decode it with.
 
-    def __init__(self, visible: bool) -> None:
-        self.visible, self.shown = visible, ""
+    Subwords can only be read beside others, so what is new is what the last tokens have more to say than those before.
+    """
 
-    def show(self, text: str) -> None:
-        """What is new; a character of several bytes may be in the making, so the last broken one waits."""
-        text = printable(text.rstrip("\ufffd"))
-        if self.visible and text.startswith(self.shown):
-            sys.stdout.write(text[len(self.shown) :])
+    def __init__(self, decode: Callable[[list[int]], str] | None) -> None:
+        self.decode, self.tokens, self.shown = decode, list[int](), 0
+        """Of the tokens, those that are printed; they stay until the next ones are."""
+
+    def add(self, tokens: Sequence[int]) -> None:
+        if self.decode is None:
+            return
+        self.tokens += tokens
+        new = self._new()
+        if new and not new.endswith("\ufffd"):  # a character of several bytes may be in the making
+            sys.stdout.write(printable(new))
             sys.stdout.flush()
-            self.shown = text
+            self.tokens, self.shown = self.tokens[self.shown :], len(self.tokens) - self.shown
 
-    def end(self, text: str) -> None:
-        if self.visible:
-            sys.stdout.write(printable(text)[len(self.shown) :] + "\n")
+    def end(self) -> None:
+        if self.decode is not None:
+            sys.stdout.write(printable(self._new()) + "\n")
+
+    def _new(self) -> str:
+        assert self.decode is not None
+        return self.decode(self.tokens)[len(self.decode(self.tokens[: self.shown])) :]
 
 
 def printable(text: str) -> str:

@@ -33,8 +33,9 @@ def active_units(model: Thinker, inputs: Tensor, steps: int, chunk: int = 20) ->
     check_steps(model, steps)
     with at_test_time(model):
         if next(unfold(model, inputs[:1].to(device_of(model)), 1, notes=("active",))).notes["active"] is None:
-            raise UserError("This model's feed-forward layers do not count active units; look at a dense or Top-K one.")
-        count = torch.cat([part.double().cpu() for part in noted_columns(model, inputs, steps, "active", chunk)], 1)
+            raise UserError("This model has no feed-forward layers that count active units; look at a Transformer.")
+        noted = noted_columns(model, inputs, steps, ("active",), chunk)
+        count = torch.cat([part.double().cpu() for (part,) in noted], 1)
     return ActiveUnits(count.mean(1), count.std(1, correction=0), count.shape[1])
 
 

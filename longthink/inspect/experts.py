@@ -1,7 +1,7 @@
 """Which experts of a mixture are used at each step, how evenly, and which are used together? (section 7.6)
 
-Any model that notes "experts" [batch, n, k] and "usage" [batch, experts] can be seen; a step of several layers shows
-the last of them.
+Any model that notes "experts" and "gates" [batch, n, k] and "usage" [batch, experts] can be seen; a step of several
+layers shows the last of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from longthink.errors import UserError
 from longthink.inspect.pieces import at_test_time, check_steps, device_of, noted_columns, rounded
 from longthink.think import Thinker, unfold
 
-WATCHED = ("experts", "usage")
+WATCHED = ("experts", "gates", "usage")
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +24,7 @@ class ExpertUse:
     """Step t is entry t - 1."""
 
     share: Tensor  # [steps, experts]: of the tokens that went to the expert; rows sum to k
+    weight: Tensor  # [steps, experts]: of all that gates add up to (Figure 7.3); rows sum to 1
     together: Tensor  # [steps, experts, experts]: of the tokens of the first, how many went to the second too
     k: int
     tokens: int
@@ -45,6 +46,7 @@ class ExpertUse:
             "k": self.k,
             "tokens": self.tokens,
             "share": rounded(self.share),
+            "weight": rounded(self.weight),
             "evenness": rounded(self.evenness),
             "unused": self.unused.tolist(),
             "together": rounded(self.together, 3),
@@ -56,13 +58,15 @@ def expert_use(model: Thinker, inputs: Tensor, steps: int, chunk: int = 20) -> E
     check_steps(model, steps)
     device = device_of(model)
     counts: Tensor | None = None
+    weights: Tensor | None = None
     tokens = k = 0
     with at_test_time(model):
         first = next(unfold(model, inputs[:1].to(device), 1, notes=WATCHED))
-        if first.notes["experts"] is None or first.notes["usage"] is None:
+        usage = first.notes["usage"]
+        if usage is None or any(first.notes[name] is None for name in WATCHED):
             raise UserError("This model has no experts; look at one with feedforward='experts'.")
-        number = first.notes["usage"].shape[-1]
-        for chosen in noted_columns(model, inputs, steps, "experts", chunk):
+        number = usage.shape[-1]
+        for chosen, gates in noted_columns(model, inputs, steps, ("experts", "gates"), chunk):
             k = chosen.shape[-1]
             tokens += chosen.shape[1]
             # One row a token with a 1 for each of its experts: the products of columns count pairs.
@@ -70,22 +74,28 @@ def expert_use(model: Thinker, inputs: Tensor, steps: int, chunk: int = 20) -> E
             used.scatter_(2, chosen, 1.0)
             found = (used.transpose(1, 2) @ used).double().cpu()
             counts = found if counts is None else counts + found
+            added = torch.zeros(len(chosen), number, dtype=torch.double, device=device)
+            added = added.scatter_add_(1, chosen.flatten(1), gates.double().flatten(1)).cpu()
+            weights = added if weights is None else weights + added
     assert counts is not None
+    assert weights is not None
     share = counts.diagonal(dim1=1, dim2=2)
-    return ExpertUse(share / tokens, counts / share.clamp_min(1)[..., None], k, tokens)
+    weight = weights / weights.sum(1, keepdim=True).clamp_min(1e-12)
+    return ExpertUse(share / tokens, weight, counts / share.clamp_min(1)[..., None], k, tokens)
 
 
 def draw(found: ExpertUse, title: str = "") -> Any:
-    """The share of each expert at each step, and which go together at the first, a middle and the last step."""
+    """The share of each expert at each step; what gates add up to, the most popular first; and which go together at the
+    first, a middle and the last step."""
     from matplotlib.ticker import MaxNLocator
 
     from longthink.inspect.figures import figure, heat
 
     steps, experts = found.share.shape
-    new = figure(8.5, 0.16 * steps + 4.0)
+    new = figure(8.5, 0.16 * steps + 6.2)
     if title:
         new.suptitle(title, size=11, x=0.01, ha="left")
-    grid = new.add_gridspec(2, 3, height_ratios=[0.16 * steps + 0.8, 2.8])
+    grid = new.add_gridspec(3, 3, height_ratios=[0.16 * steps + 0.8, 2.2, 2.8])
     axes = new.add_subplot(grid[0, :])
     even = found.k / experts
     extent = (-0.5, experts - 0.5, steps + 0.5, 0.5)
@@ -93,10 +103,22 @@ def draw(found: ExpertUse, title: str = "") -> Any:
     image = heat(axes, found.share, name, high=max(2 * even, float(found.share.max())), aspect="auto", extent=extent)
     axes.set(xlabel="expert", ylabel="step")
     new.colorbar(image, ax=axes, pad=0.01).ax.tick_params(labelsize=7)
-    for place, step in enumerate(sorted({1, (steps + 1) // 2, steps})):
+    shown = sorted({1, (steps + 1) // 2, steps})
+    axes = new.add_subplot(grid[1, :])
+    for step in range(1, steps + 1):
+        sorted_weight = found.weight[step - 1].sort(descending=True).values.tolist()
+        style = {"label": f"step {step}"} if step in shown else {"color": "#cbd5e1", "zorder": 1}
+        axes.plot(range(1, experts + 1), sorted_weight, "o-", ms=3, lw=1, **style)
+    axes.axhline(1 / experts, color="#888888", lw=0.8, ls=":")
+    axes.set_title("part of all gates, the most popular expert first (dots: all alike)", size=9, loc="left")
+    axes.set(xlabel="rank")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=8)
+    for place, step in enumerate(shown):
         pairs = found.together[step - 1].clone().fill_diagonal_(0)
-        heat(new.add_subplot(grid[1, place]), pairs, f"used together, step {step}", high=max(1e-6, float(pairs.max())))
+        heat(new.add_subplot(grid[2, place]), pairs, f"used together, step {step}", high=max(1e-6, float(pairs.max())))
     for axes in (one for one in new.axes if one.get_title(loc="left")):  # not the colour bar
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        if axes.images:
+            axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     return new

@@ -36,14 +36,16 @@ def at_test_time(model: Thinker) -> Iterator[None]:
             model.train(was_training)
 
 
-def noted_columns(model: Thinker, inputs: Tensor, steps: int, name: str, chunk: int) -> Iterator[Tensor]:
-    """What is noted under this name, [batch, n, ...] a step, of real columns alone: [steps, columns, ...] a chunk."""
+def noted_columns(
+    model: Thinker, inputs: Tensor, steps: int, names: tuple[str, ...], chunk: int
+) -> Iterator[list[Tensor]]:
+    """What is noted under these names, [batch, n, ...] a step, of real columns alone: [steps, columns, ...] a chunk."""
     for part in pieces(len(inputs), chunk):
         context: Any = model.look(inputs[part].to(device_of(model)))
-        noted = think(model, None, steps, context=context, watch=(name,), read=False).trace[name]
-        rows = noted.transpose(0, 1).flatten(1, 2)
+        trace = think(model, None, steps, context=context, watch=names, read=False).trace
+        rows = [trace[name].transpose(0, 1).flatten(1, 2) for name in names]
         padding = getattr(context, "padding", None)  # contexts say where it is
-        yield rows if padding is None else rows[:, ~padding.flatten()]
+        yield rows if padding is None else [part[:, ~padding.flatten()] for part in rows]
 
 
 def device_of(model: Thinker) -> torch.device:

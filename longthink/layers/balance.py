@@ -18,7 +18,11 @@ balances: Registry[Callable[[Chosen], Tensor]] = Registry("balancing loss")
 def entropy(chosen: Chosen) -> Tensor:
     """Negative entropy of the mean softmax over all tokens (Eq. 7.19 and 7.20): -log(experts) at best."""
     each = chosen.logits.flatten(0, -2).log_softmax(-1)
-    log_p = each.logsumexp(0) - math.log(len(each))
+    if chosen.there is None:
+        log_p = each.logsumexp(0) - math.log(max(1, len(each)))
+    else:
+        there = chosen.there.flatten()
+        log_p = each.masked_fill(~there[:, None], -torch.inf).logsumexp(0) - there.sum().log()
     return (log_p.exp() * log_p).sum()
 
 
@@ -26,8 +30,10 @@ def entropy(chosen: Chosen) -> Tensor:
 def switch(chosen: Chosen) -> Tensor:
     """N_E f . p, with f the tokens an expert gets and p its mean score (Eq. 7.14-7.16): k at best for a softmax."""
     experts = chosen.scores.shape[-1]
-    p = chosen.scores.flatten(0, -2).mean(0)
-    return experts * usage(chosen).mean(0).to(p.dtype) @ p
+    scores, weight = chosen.scores.flatten(0, -2), _counted(chosen).flatten()
+    p = (scores * weight[:, None]).sum(0) / weight.sum()
+    f = (usage(chosen) * _counted(chosen).sum(1, keepdim=True)).sum(0) / weight.sum()
+    return experts * f.to(p.dtype) @ p
 
 
 @balances.add("variation")
@@ -38,17 +44,21 @@ def variation(chosen: Chosen) -> Tensor:
     in their paper, which also keeps the gradient finite when all experts are used alike.
     """
     experts = chosen.scores.shape[-1]
-    total = chosen.gates.new_zeros(experts).index_put(
-        (chosen.experts.flatten(),), chosen.gates.flatten(), accumulate=True
-    )
+    gates = chosen.gates if chosen.there is None else chosen.gates * chosen.there[..., None]
+    total = gates.new_zeros(experts).index_put((chosen.experts.flatten(),), gates.flatten(), accumulate=True)
     return total.var(correction=0) / total.mean().square().clamp_min(torch.finfo(total.dtype).tiny)
 
 
 def usage(chosen: Chosen) -> Tensor:
     """The fraction of each sample's tokens that go to each expert: [batch, experts]. Rows sum to k."""
     batch, experts = len(chosen.scores), chosen.scores.shape[-1]
+    weight = _counted(chosen)
     routes = chosen.experts.reshape(batch, -1)
-    counts = torch.zeros(batch, experts, device=routes.device).scatter_add(
-        1, routes, torch.ones_like(routes, dtype=torch.float)
-    )
-    return counts * chosen.experts.shape[-1] / max(1, routes.shape[1])
+    each = weight[..., None].expand(chosen.experts.shape).reshape(batch, -1)
+    counts = torch.zeros(batch, experts, device=routes.device).scatter_add(1, routes, each)
+    return counts / weight.sum(1, keepdim=True).clamp_min(1)
+
+
+def _counted(chosen: Chosen) -> Tensor:
+    """1 for each token and 0 for padding: [batch, n]."""
+    return torch.ones_like(chosen.experts[..., 0], dtype=torch.float) if chosen.there is None else chosen.there.float()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from longthink.errors import UserError, unknown
 from longthink.layers.balance import balances, usage
 from longthink.layers.dropout import dropout
-from longthink.layers.feedforward import ACTIVATIONS, FeedForward, feedforwards
+from longthink.layers.feedforward import ACTIVATIONS, FeedForward, feedforwards, note_active
 from longthink.layers.selection import Chosen, Selection, selections
 from longthink.ops.cvmm import cvmm, expert_feedforward
 from longthink.think import note, wanted
@@ -68,8 +68,8 @@ class Experts(FeedForward):
     def forward(self, x: Tensor) -> Tensor:
         return self.mix(x, self.selection(x))
 
-    def forward_with_balance(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        chosen = self.selection(x)
+    def forward_with_balance(self, x: Tensor, padding: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        chosen = self.selection(x, padding)
         if self.balance is None or not self.balance_weight:
             return self.mix(x, chosen), torch.zeros((), device=x.device)
         return self.mix(x, chosen), self.balance_weight * self.balance(chosen)
@@ -80,13 +80,15 @@ class Experts(FeedForward):
         if wanted("usage"):
             note("usage", usage(chosen))
         tokens, experts, gates = (t.flatten(0, -2) for t in (x, chosen.experts, chosen.gates))
-        if self.activation == "relu" and not (self.training and self.dropout):
+        fused = self.activation == "relu" and not (self.training and self.dropout)
+        if fused and not wanted("active"):  # the fused one does not show its hidden units
             y = expert_feedforward(tokens, experts, gates, self.up, self.down, self.up_bias)
         else:
             u = cvmm(tokens, experts, self.up)
             if self.up_bias is not None:
                 u = u + self.up_bias[experts].to(u.dtype)
             u = dropout(ACTIVATIONS[self.activation](u), self.dropout, self.training)
+            note_active(u.unflatten(0, x.shape[:-1]).flatten(-2))
             y = cvmm((u * gates[..., None]).to(u.dtype), experts, self.down).sum(1, dtype=u.dtype)
         if self.down_bias is not None:
             y = y + self.down_bias.to(y.dtype)

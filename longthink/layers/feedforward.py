@@ -26,8 +26,11 @@ _GAINS = {"relu": math.sqrt(2), "gelu": math.sqrt(2), "tanh": 5 / 3, "linear": 1
 class FeedForward(nn.Module):
     """What the kinds share: some ask for a term in the loss, which keeps their parts in use."""
 
-    def forward_with_balance(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The output, and a scalar to add to the loss, already weighted; zero for kinds that ask for nothing."""
+    def forward_with_balance(self, x: Tensor, padding: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The output, and a scalar to add to the loss, already weighted; zero for kinds that ask for nothing.
+
+        ``padding`` [batch, n] is True where there is no token, for kinds in which tokens compete.
+        """
         return self(x), torch.zeros((), device=x.device)
 
 
@@ -55,6 +58,8 @@ class Dense(FeedForward):
         noted: bool = True,
     ) -> None:
         super().__init__()
+        if hidden < 1:
+            raise UserError(f"A feed-forward layer needs 1 hidden unit or more, not {hidden}.")
         if activation not in ACTIVATIONS:
             raise unknown("activation", activation, ACTIVATIONS)
         self.up, self.down = Linear(width, hidden), Linear(hidden, width)
@@ -70,6 +75,12 @@ class Dense(FeedForward):
 
     def forward(self, x: Tensor) -> Tensor:
         u = self.hidden(x)
-        if self.noted and wanted("active"):
-            note("active", (u != 0).sum(-1))  # hidden units of each token, as in Figure 7.1
+        if self.noted:
+            note_active(u)
         return self.down(u)
+
+
+def note_active(u: Tensor) -> None:
+    """How many hidden units of each token are not zero, where somebody asked (Figure 7.1)."""
+    if wanted("active"):
+        note("active", (u != 0).sum(-1))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longthink.errors import UserError, unknown
-from longthink.layers.feedforward import FeedForward, feedforwards
+from longthink.layers.feedforward import FeedForward, feedforwards, note_active
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "softmax": lambda scores: scores.softmax(-1)}
 
@@ -47,8 +47,8 @@ class ProductKeys(FeedForward):
             raise UserError(f"Product keys split the width in two halves, so it must be even, not {width}.")
         if k is not None and not 1 <= k <= hidden:
             raise UserError(f"Each head chooses between 1 and all {hidden} values, not {k}.")
-        if heads < 1:
-            raise UserError(f"A product-key memory needs 1 head or more, not {heads}.")
+        if heads < 1 or layers < 1 or width < 1:
+            raise UserError(f"Heads ({heads}), layers ({layers}) and width ({width}) must be 1 or more.")
         if activation not in ACTIVATIONS:
             raise unknown("activation of a product-key memory", activation, ACTIVATIONS)
         self.k, self.heads, self.activation = k, heads, ACTIVATIONS[activation]
@@ -63,10 +63,13 @@ class ProductKeys(FeedForward):
     def forward(self, x: Tensor) -> Tensor:
         first, second = self.half_scores(x)
         if self.k is None:
-            u = (first.sum(-2)[..., :, None] + second.sum(-2)[..., None, :]).flatten(-2)
-            return self.activation(u) @ self.values
+            u = self.activation((first.sum(-2)[..., :, None] + second.sum(-2)[..., None, :]).flatten(-2))
+            note_active(u)
+            return u @ self.values
         scores, chosen = best_pairs(first, second, self.k)
-        weights = self.activation(scores.flatten(-2)).flatten(0, -2)
+        u = self.activation(scores.flatten(-2))
+        note_active(u)
+        weights = u.flatten(0, -2)
         read = F.embedding_bag(
             chosen.flatten(-2).flatten(0, -2),
             self.values.to(weights.dtype),

@@ -26,6 +26,7 @@ class Chosen(NamedTuple):
     gates: Tensor  # [batch, n, k]: s[e] of Eq. 7.11
     logits: Tensor  # [batch, n, experts]: W3 x
     scores: Tensor  # [batch, n, experts]: sel(x), as if no expert were dropped
+    there: Tensor | None = None  # [batch, n]: False at padding, which is not counted; None where there is none
 
 
 class Selection(nn.Module):
@@ -36,9 +37,11 @@ class Selection(nn.Module):
 
     def __init__(self, width: int, experts: int, k: int, expert_dropout: float = 0.0) -> None:
         super().__init__()
-        if experts < 1:
+        if width < 1:
+            raise UserError(f"A mixture needs a width of 1 or more, not {width}.")
+        if not isinstance(experts, int) or experts < 1:
             raise UserError(f"A mixture needs 1 expert or more, not {experts}.")
-        if not 1 <= k <= experts:
+        if not isinstance(k, int) or not 1 <= k <= experts:
             raise UserError(f"Each token goes to between 1 and all {experts} experts, not {k}.")
         if not 0 <= expert_dropout < 1:
             raise UserError(f"Expert dropout is a probability below 1, not {expert_dropout}.")
@@ -54,17 +57,18 @@ class Selection(nn.Module):
             length = std * math.sqrt(self.weight.shape[1])
             self.weight.copy_(F.normalize(self.weight, dim=1) * length)
 
-    def forward(self, x: Tensor) -> Chosen:
+    def forward(self, x: Tensor, padding: Tensor | None = None) -> Chosen:
+        """``padding`` [batch, n] is True where there is no token: these get experts too, and count for nobody else."""
+        there = None if padding is None else ~padding
         logits = F.linear(x, self.weight)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         seen = self.noisy(x, logits)
         scores = self.scores(seen)
         kept = self._kept(seen)
-        experts = (
-            self.ranking(seen.detach(), scores.detach()).masked_fill(~kept, -torch.inf).topk(self.k, dim=-1).indices
-        )
-        gates = self.gates(seen, scores, experts, kept[experts])
-        return Chosen(experts, gates, logits, scores)
+        ranking = self.ranking(seen.detach(), scores.detach(), there)
+        experts = ranking.masked_fill(~kept, -torch.inf).topk(self.k, dim=-1).indices
+        gates = self.gates(seen, scores, experts, kept[experts], there)
+        return Chosen(experts, gates, logits, scores, there)
 
     def noisy(self, x: Tensor, logits: Tensor) -> Tensor:
         return logits
@@ -72,11 +76,11 @@ class Selection(nn.Module):
     def scores(self, logits: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def ranking(self, logits: Tensor, scores: Tensor) -> Tensor:
+    def ranking(self, logits: Tensor, scores: Tensor, there: Tensor | None) -> Tensor:
         """What the top-k looks at; no gradient passes."""
         return scores
 
-    def gates(self, logits: Tensor, scores: Tensor, experts: Tensor, kept: Tensor) -> Tensor:
+    def gates(self, logits: Tensor, scores: Tensor, experts: Tensor, kept: Tensor, there: Tensor | None) -> Tensor:
         """[batch, n, k]; ``kept`` is False for those dropped experts that had to fill up the k."""
         return scores.gather(-1, experts) * kept
 
@@ -107,8 +111,8 @@ class Softmax(Selection):
 class SoftmaxRenormalised(Softmax):
     """Softmax over all experts, then top-k, divided by the sum of the k (Eq. F.3)."""
 
-    def gates(self, logits: Tensor, scores: Tensor, experts: Tensor, kept: Tensor) -> Tensor:
-        chosen = super().gates(logits, scores, experts, kept)
+    def gates(self, logits: Tensor, scores: Tensor, experts: Tensor, kept: Tensor, there: Tensor | None) -> Tensor:
+        chosen = super().gates(logits, scores, experts, kept, there)
         return chosen / chosen.sum(-1, keepdim=True).clamp_min(torch.finfo(chosen.dtype).tiny)
 
 
@@ -116,7 +120,7 @@ class SoftmaxRenormalised(Softmax):
 class SoftmaxAfter(Softmax):
     """Top-k of the logits, then softmax over the k: the same numbers as renormalising (section 7.2.3, footnote 4)."""
 
-    def gates(self, logits: Tensor, scores: Tensor, experts: Tensor, kept: Tensor) -> Tensor:
+    def gates(self, logits: Tensor, scores: Tensor, experts: Tensor, kept: Tensor, there: Tensor | None) -> Tensor:
         chosen = logits.gather(-1, experts).masked_fill(~kept, torch.finfo(logits.dtype).min)
         return chosen.softmax(-1) * kept
 
@@ -153,13 +157,17 @@ class Switch(Softmax):
             raise UserError(f"The capacity factor must be above 0, not {capacity}.")
         self.capacity = capacity
 
-    def gates(self, logits: Tensor, scores: Tensor, experts: Tensor, kept: Tensor) -> Tensor:
-        chosen = super().gates(logits, scores, experts, kept)
+    def gates(self, logits: Tensor, scores: Tensor, experts: Tensor, kept: Tensor, there: Tensor | None) -> Tensor:
+        chosen = super().gates(logits, scores, experts, kept, there)
         if self.capacity is None:
             return chosen
-        routes = experts.flatten(0, -2).T  # [k, tokens]: all first choices come before any second
-        limit = max(1, int(self.capacity * routes.numel() / self.experts))
-        return chosen * (queue_places(routes.flatten(), self.experts) < limit).view(routes.shape).T.view(chosen.shape)
+        # Padding waits in a queue of its own.
+        waiting = experts if there is None else torch.where(there[..., None], experts, self.experts)
+        routes = waiting.flatten(0, -2).T  # [k, tokens]: all first choices come before any second
+        number = (waiting < self.experts).sum()
+        limit = (self.capacity * number / self.experts).floor().clamp_min(1)
+        places = queue_places(routes.flatten(), self.experts + 1)
+        return chosen * (places < limit).view(routes.shape).T.view(chosen.shape)
 
 
 @selections.add("sinkhorn")
@@ -181,24 +189,29 @@ class Sinkhorn(Selection):
     def scores(self, logits: Tensor) -> Tensor:
         return logits.sigmoid()
 
-    def ranking(self, logits: Tensor, scores: Tensor) -> Tensor:
+    def ranking(self, logits: Tensor, scores: Tensor, there: Tensor | None) -> Tensor:
         if not self.training:  # a token may not depend on those after it (section 7.3)
             return scores
         if self.published:
             return _published_assignment(logits, self.rounds)
-        return balanced_assignment(logits.flatten(0, -2), self.rounds).view(logits.shape)
+        counted = None if there is None else there.flatten()
+        return balanced_assignment(logits.flatten(0, -2), self.rounds, counted).view(logits.shape)
 
 
-def balanced_assignment(logits: Tensor, rounds: int) -> Tensor:
+def balanced_assignment(logits: Tensor, rounds: int, there: Tensor | None = None) -> Tensor:
     """Log of a matrix [tokens, experts] near exp(logits) whose columns sum to tokens / experts and rows, nearly, to 1.
 
-    It approximates Eq. 7.18: rows and columns of exp(logits) are scaled in turn, in log space, columns last.
+    It approximates Eq. 7.18: rows and columns of exp(logits) are scaled in turn, in log space, columns last. Columns
+    are summed over those tokens that are ``there`` [tokens].
     """
     tokens, experts = logits.shape
+    share = logits.new_tensor(tokens / experts) if there is None else there.sum() / experts
     of_expert = logits.new_zeros(experts)
     for _ in range(rounds):
         of_token = -(logits + of_expert).logsumexp(1, keepdim=True)
-        of_expert = math.log(tokens / experts) - (logits + of_token).logsumexp(0)
+        rows = logits + of_token
+        counted = rows if there is None else rows.masked_fill(~there[:, None], -torch.inf)
+        of_expert = share.log() - counted.logsumexp(0)
     return logits + of_token + of_expert
 
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longthink.errors import UserError
+from longthink.layers.balance import balances
 from longthink.layers.causal import CausalRelativeAttention
 from longthink.layers.decoder import PeriNormLayer, PreNormLayer, Updated, joined
 from longthink.layers.experts import Experts
@@ -115,6 +116,8 @@ class Language(nn.Module):
                 return PreNormLayer(width, relative, part, dropout)
             if not isinstance(part, Experts):
                 raise UserError(f"norm='peri' needs feedforward='experts', not {feedforward!r}.")
+            if part.balance not in (None, balances["entropy"]):
+                raise UserError("norm='peri' balances all repeats of a layer together, by entropy: leave out balance.")
             mixed = _switch_head(width, heads, head_size, attention_dropout, self.depth, attention_options or {})
             return PeriNormLayer(width, mixed, part, dropout)
 
@@ -182,7 +185,8 @@ class Language(nn.Module):
         if context.memory is None:
             raise UserError("Nothing was gathered for the next block; look at (tokens, memory), at first memory=None.")
         if state.next * self.group < self.depth:
-            raise UserError(f"Only {state.next * self.group} of {self.depth} layers were applied; think on.")
+            done = state.next * self.group
+            raise UserError(f"Only {done} of {self.depth} layers were applied; take {self.depth // self.group} steps.")
         kept = self.memory if self.training else self.evaluation_memory
         past: tuple[Tensor | None, ...] = context.memory or (None,) * self.depth
         if context.x.shape[1] >= kept:  # a block that fills the memory leaves nothing of the old one
@@ -201,8 +205,9 @@ class Language(nn.Module):
         for place, chance in enumerate(state.chances):
             layer = self.layers[place // each]
             assert isinstance(layer, PeriNormLayer)
-            weight = self.attention_balance if place % each else layer.feedforward.balance_weight
-            total = total + weight * negative_entropy(chance)
+            mixture = layer.feedforward
+            asked = 0.0 if mixture.balance is None else mixture.balance_weight
+            total = total + (self.attention_balance if place % each else asked) * negative_entropy(chance)
         return total
 
     def _no_chances(self, x: Tensor) -> tuple[Tensor, ...]:

@@ -53,7 +53,7 @@ class PostNormLayer(nn.Module):
     def forward(self, x: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
         """The new columns, and what the feed-forward part asks for in the loss."""
         a = self.norm_attention(x + self._drop(self.attention(x, padding)))
-        update, balance = self.feedforward.forward_with_balance(a)
+        update, balance = self.feedforward.forward_with_balance(a, padding)
         return self.norm_output(a + self._drop(update)), balance
 
     def _drop(self, x: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class GatedLayer(nn.Module):
     def forward(self, x: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
         """The new columns, and what the feed-forward part asks for in the loss."""
         a = self.norm_attention(x + dropout(self.attention(x, padding), self.dropout, self.training))  # Eq. 5.1
-        u, balance = self.update.forward_with_balance(a)
+        u, balance = self.update.forward_with_balance(a, padding)
         u = u + a if self.residual_update else u
         u = u.tanh() if self.norm_update is None else self.norm_update(u)  # Eq. 5.2
         g = self.gate(a).sigmoid()  # Eq. 5.3
@@ -139,11 +139,12 @@ class Transformer(nn.Module):
         inside = 0.0 if residual_update else dropout  # E.1.1: no dropout in Eq. E.1
 
         def layer() -> nn.Module:
-            options = feedforward_options or {}
+            options: dict[str, Any] = {}
             if feedforward == "dense":
-                output_gain = "tanh" if gate else "linear"
-                options = {"activation": activation, "dropout": inside, "output_gain": output_gain}
-            part = make_feedforward(feedforward, width, hidden, **options)
+                options |= {"dropout": inside, "output_gain": "tanh" if gate else "linear"}
+            if feedforward == "dense" or activation != "relu":
+                options |= {"activation": activation}
+            part = make_feedforward(feedforward, width, hidden, **{**options, **(feedforward_options or {})})
             attend = attentions[attention](width, heads, attention_dropout)
             if not gate:
                 return PostNormLayer(width, attend, part, dropout)

@@ -1,4 +1,5 @@
-"""Language models by name: the rows of Tables 7.1-7.4 and F.1-F.4 on enwik8 and WikiText-103, and the same on Python.
+"""Language models by name: the rows of Tables 7.1-7.4 and F.4 on enwik8 and WikiText-103, and the same on Python. (Of
+F.1 those with as many parameters; product keys start like the dense layer that they approximate, its "PKM + init".)
 
 Names are corpus, size where there are several, feed-forward kind: ``enwik8-sigma_moe``, ``wikitext103-big-dense``;
 ``text-...`` are enwik8's networks on the sources of Python, which need no download. What a text needs beside the usual:
@@ -58,15 +59,18 @@ def _mixture(size: _Size, experts: int, k: int, **options: Any) -> dict[str, Any
     return {"hidden": experts * units, "feedforward": "experts", "feedforward_options": chosen}
 
 
+def _top_k(size: _Size, k: int) -> dict[str, Any]:
+    return {"hidden": size.dense, "feedforward": "top_k", "feedforward_options": {"k": k, "dropout": size.dropout}}
+
+
 def rows(size: _Size) -> dict[str, dict[str, Any]]:
     """Model options of each feed-forward kind; all have the same number of parameters, to 1%."""
     n, drop = size.experts, size.dropout
     switch = {"selection": "switch", "balance": "switch", "initialisation": "switch", "balance_weight": 0.01}
-    top_k = {"hidden": size.dense, "feedforward": "top_k"}
     pkm = {"hidden": size.values, "feedforward": "product_keys"}
     found: dict[str, dict[str, Any]] = {
         "dense": {"hidden": size.dense},
-        "top_k": {**top_k, "feedforward_options": {"k": 128, "dropout": drop}},
+        "top_k": _top_k(size, 128),
         "switch": _mixture(size, n // 4, 1, units=512, dropout=drop, **switch),
         "s_base": _mixture(size, n, 4, selection="sinkhorn"),
         "sigma_moe": _mixture(size, n, 4, expert_dropout=size.delta),
@@ -78,7 +82,7 @@ def rows(size: _Size) -> dict[str, dict[str, Any]]:
 
 
 def ablations(size: _Size) -> dict[str, dict[str, Any]]:
-    """The other rows of Tables 7.4 and F.4; k is the number of active experts, g their size."""
+    """The other rows of Tables 7.1, 7.4 and F.4; k is the number of active experts, g their size."""
     n, delta = size.experts, {"expert_dropout": size.delta}
     switch = {"selection": "switch", "balance": "switch", "initialisation": "switch", "balance_weight": 0.01}
     return {
@@ -95,8 +99,13 @@ def ablations(size: _Size) -> dict[str, dict[str, Any]]:
         "sigma_moe-k1": _mixture(size, n, 1, **delta),
         "sigma_moe-k2": _mixture(size, n, 2, **delta),
         "sigma_moe-k8": _mixture(size, n, 8, **delta),
+        "top_k-64": _top_k(size, 64),
+        "top_k-256": _top_k(size, 256),
+        "top_k-512": _top_k(size, 512),
         "switch-no_dropout": _mixture(size, n // 4, 1, units=512, **switch),
         "switch-k4-g128": _mixture(size, n, 4, dropout=size.dropout, **switch),
+        "switch-k1-g128": _mixture(size, n, 1, dropout=size.dropout, **switch),
+        "switch-k1-g128-no_dropout": _mixture(size, n, 1, **switch),
         "s_base-k1-g512": _mixture(size, n // 4, 1, units=512, selection="sinkhorn"),
         "s_base-published": _mixture(size, n, 4, selection="sinkhorn", selection_options={"published": True}),
     }
@@ -163,7 +172,7 @@ def _published() -> None:
         for row, options in rows(size).items():
             add(_recipe(f"{corpus}-{row}", size, options, epochs, f"Tables 7.1-7.4; {where}"))
         for row, options in ablations(size).items():
-            add(_recipe(f"{corpus}-{row}", size, options, epochs, f"Tables 7.4 and F.4; {where}"))
+            add(_recipe(f"{corpus}-{row}", size, options, epochs, f"Tables 7.1, 7.4 and F.4; {where}"))
     add(_moeut("text-moeut", {}, 10))
     add(_moeut("wikitext103-moeut", _SUBWORDS, 100))
 

@@ -216,18 +216,27 @@ class Text:
         """The tokeniser; SentencePiece is learned from the training split where that was not done yet."""
         if self.tokeniser == "bytes":
             return Bytes()
-        path = Path(self.tokeniser)
-        if self.tokeniser == "sentencepiece":
-            source = self._corpus()
-            path = self._place(source) / f"sentencepiece-{self.pieces}.model"
-            if not path.exists():
-                train_sentencepiece((piece.text for piece in source.pieces("train")), self.pieces, path)
+        path = self._model_file()
+        if self.tokeniser == "sentencepiece" and not path.exists():
+            train_sentencepiece((piece.text for piece in self._corpus().pieces("train")), self.pieces, path)
         if not path.is_file():
             raise UserError(f"There is no tokeniser {self.tokeniser!r}; choose bytes, sentencepiece or a model's file.")
         code = load_sentencepiece(str(path), path.stat().st_mtime_ns)
         if code.vocabulary != self.pieces:
             raise UserError(f"{path} has {code.vocabulary} pieces, not {self.pieces}; set pieces to that.")
         return code
+
+    def learned(self) -> dict[str, Path]:
+        """Files that belong to weights, by the option that names them: the same numbers must stay the same subwords."""
+        if self.tokeniser == "bytes":
+            return {}
+        self.tokens_of()
+        return {"tokeniser": self._model_file()}
+
+    def _model_file(self) -> Path:
+        if self.tokeniser != "sentencepiece":
+            return Path(self.tokeniser)
+        return self._place(self._corpus()) / f"sentencepiece-{self.pieces}.model"
 
     def _code_name(self) -> str:
         """Of the tokeniser, in names of token files; another model under the same path has another name."""

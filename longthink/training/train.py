@@ -24,7 +24,7 @@ from torch.multiprocessing import ProcessRaisedException
 
 from longthink.errors import UserError
 from longthink.hardware import hardware
-from longthink.loading import load, rebuild
+from longthink.loading import keep_learned, load, rebuild
 from longthink.tasks import Task
 from longthink.think import ThinkingModule
 from longthink.training.checkpoint import RunFolder, load_last, save_best, save_last
@@ -77,7 +77,7 @@ def train(recipe: Recipe, seed: int = 0, options: TrainingOptions | None = None)
         raise UserError(f"Training needs 1 device or more, not {options.devices}.")
     if recipe.batch % options.devices:
         raise UserError(f"A batch of {recipe.batch} cannot be shared by {options.devices} devices; change batch.")
-    problem, model = _beginning(recipe, seed)  # complaints about options come before any process is started
+    problem, model = _beginning(recipe, seed, run)  # complaints about options come before any process is started
     if options.precision is None:
         whole = getattr(model, "wants_float32", False) or not _on_gpu(options)
         options = replace(options, precision="32-true" if whole else "bf16-mixed")
@@ -103,9 +103,9 @@ def train(recipe: Recipe, seed: int = 0, options: TrainingOptions | None = None)
     return run.path
 
 
-def _beginning(recipe: Recipe, seed: int) -> tuple[Task, ThinkingModule]:
+def _beginning(recipe: Recipe, seed: int, run: RunFolder) -> tuple[Task, ThinkingModule]:
     """The task, and the network with the weights that training starts from."""
-    problem, model = rebuild(recipe, seed)
+    problem, model = rebuild(recipe, seed, beside=run.path)
     if recipe.weights is not None:
         try:
             model.load_state_dict(load(recipe.weights).model.state_dict())
@@ -132,10 +132,10 @@ def _train_here(fabric: Fabric, recipe: Recipe, seed: int, options: TrainingOpti
     """The body of ``train`` in each process."""
     torch.backends.cudnn.benchmark = True
     torch.set_float32_matmul_precision("high")
-    problem, model = _beginning(recipe, seed)
+    run = RunFolder(Path(options.folder), recipe, seed)
+    problem, model = _beginning(recipe, seed, run)
     model.to(fabric.device)
     average = {k: v.clone() for k, v in model.state_dict().items()} if recipe.average else None
-    run = RunFolder(Path(options.folder), recipe, seed)
     optimizer = make_optimizer(recipe, model, fused=fabric.device.type == "cuda")
     with run.alone() if fabric.is_global_zero else nullcontext():
         about = load_last(run, model, optimizer, average) or dict(_BEGINNING)
@@ -398,6 +398,7 @@ class Trainer:
 
     def _open_logs(self) -> None:
         self.folder.begin()
+        keep_learned(self.problem, self.folder.path)
         self.folder.forget_after(self.update)
         if self.options.tensorboard:
             from torch.utils.tensorboard import SummaryWriter

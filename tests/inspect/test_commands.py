@@ -146,7 +146,7 @@ def test_experts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mixture = {"feedforward": "experts", "feedforward_options": {"experts": 4, "k": 2}}
     weights = folder(tmp_path, "transformer", width=16, hidden=32, heads=2, **mixture)
     found = json_of(capsys, "experts", weights, "--samples", "3", "--plot", str(tmp_path / "experts.png"))
-    assert found.keys() == ALWAYS | {"k", "tokens", "share", "evenness", "unused", "together"}
+    assert found.keys() == ALWAYS | {"k", "tokens", "share", "weight", "evenness", "unused", "together"}
     assert len(found["share"]) == 3
     assert matplotlib.image.imread(tmp_path / "experts.png").std() > 0.05
     run("experts", weights)

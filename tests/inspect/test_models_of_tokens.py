@@ -209,8 +209,10 @@ def test_whose_units_are_counted() -> None:
     mixture = {"feedforward": "experts", "feedforward_options": {"experts": 4, "k": 2}}
     for name in ("transformer", "router"):
         sparse = build(name, **SIZES, width=16, hidden=32, heads=2, **mixture)
-        with pytest.raises(UserError, match="do not count"):
-            active.active_units(sparse, short, 2)
+        counted = active.active_units(sparse, short, 2)  # 2 of 4 experts of 8 units
+        assert (counted.mean > 0).all()
+        assert (counted.mean <= 16).all()
         use = experts.expert_use(sparse, mixed, 2)
         assert use.tokens == together.tokens
         torch.testing.assert_close(use.share.sum(1), torch.full((2,), 2.0, dtype=torch.double))
+        torch.testing.assert_close(use.weight.sum(1), torch.ones(2, dtype=torch.double))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -100,6 +101,92 @@ def test_equals_a_loop_over_tokens_and_experts(kind: str, k: int, bias: bool, ac
     theirs = torch.autograd.grad((truth * probe).sum(), wanted, materialize_grads=True)
     for a, b in zip(mine, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-10)
+
+
+TRAINING: dict[str, dict[str, Any]] = {
+    "noise": {"selection": "noisy"},
+    "sinkhorn": {"selection": "sinkhorn"},
+    "capacity": {"selection": "switch", "selection_options": {"capacity": 0.7}},
+    "expert dropout": {"expert_dropout": 0.4},
+    "dropout of units": {"dropout": 0.5, "bias": True},
+}
+
+
+@pytest.mark.parametrize("name", list(TRAINING))
+def test_training_equals_a_loop_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is random is drawn here; which experts are chosen is checked elsewhere, here what they add up to."""
+    torch.manual_seed(0)
+    layer = mixture(6, 20, 5, 2, **TRAINING[name]).double().train()
+    kept, units = torch.tensor([True, False, True, True, False]), 2.0 * (torch.rand(8, 2, 4) < 0.5)
+    monkeypatch.setattr("longthink.layers.selection.keep_mask", lambda *_: kept)
+    if name == "dropout of units":
+        monkeypatch.setattr("longthink.layers.experts.dropout", lambda u, *_: u * units)
+        nn.init.normal_(layer.up_bias)
+    if name == "noise":
+        nn.init.normal_(layer.selection.noise)
+    x = torch.randn(2, 4, 6, dtype=torch.double, requires_grad=True)
+    noise = torch.randn(2, 4, 5, dtype=torch.double)
+    monkeypatch.setattr(torch, "randn_like", lambda _: noise)
+    chosen = layer.selection(x).experts.view(8, 2)
+    queues = [0] * 5
+    limit = int(0.7 * 16 / 5)
+    room = torch.ones(8, 2, dtype=torch.bool)
+    for choice_ in range(2):
+        for t in range(8):
+            room[t, choice_] = queues[chosen[t, choice_]] < limit or name != "capacity"
+            queues[chosen[t, choice_]] += 1
+    rows = []
+    for t, token in enumerate(x.reshape(8, 6)):
+        logits = torch.stack([w @ token for w in layer.selection.weight])
+        if name == "noise":
+            logits = logits + noise.view(8, 5)[t] * (1 + (layer.selection.noise @ token).exp()).log()
+        y = torch.zeros(6, dtype=torch.double)
+        among = sum(logits[e].exp() for e in chosen[t])
+        for i, e in enumerate(chosen[t].tolist()):
+            gate = {"noise": logits[e].exp() / among, "capacity": logits[e].exp() / logits.exp().sum()}.get(
+                name, 1 / (1 + (-logits[e]).exp())
+            )
+            gate = gate * room[t, i] * (kept[e] or name != "expert dropout")
+            u = token @ layer.up[e] + (0 if layer.up_bias is None else layer.up_bias[e])
+            u = u.relu() * (units[t, i] if name == "dropout of units" else 1)
+            y = y + gate * (u @ layer.down[e])
+        rows.append(y if layer.down_bias is None else y + layer.down_bias)
+    ours, truth = layer(x), torch.stack(rows).view(2, 4, 6)
+    torch.testing.assert_close(ours, truth)
+    probe, wanted = torch.randn(2, 4, 6, dtype=torch.double), [x, *layer.parameters()]
+    mine = torch.autograd.grad((ours * probe).sum(), wanted, materialize_grads=True)
+    theirs = torch.autograd.grad((truth * probe).sum(), wanted, materialize_grads=True)
+    for a, b in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-10)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("kind", ["sigmoid", "softmax", "switch"])
+@pytest.mark.parametrize("balance", list(balances))
+def test_gradients_of_balancing_losses_are_slopes(kind: str, balance: str, padded: bool) -> None:
+    torch.manual_seed(1)
+    layer = mixture(4, 8, 4, 2, kind, balance=balance, balance_weight=1.0).double()
+    x = torch.randn(2, 3, 4, dtype=torch.double, requires_grad=True)
+    padding = torch.tensor([[False, False, True], [False, True, True]]) if padded else None
+    assert torch.autograd.gradcheck(lambda x: layer.forward_with_balance(x, padding)[1], (x,))
+
+
+@pytest.mark.parametrize("kind", list(selections))
+@pytest.mark.parametrize("balance", list(balances))
+def test_padding_counts_for_nobody(kind: str, balance: str) -> None:
+    torch.manual_seed(0)
+    options = {"capacity": 0.5} if kind == "switch" else {}
+    layer = mixture(6, 20, 5, 2, kind, balance=balance, balance_weight=1.0, selection_options=options).double()
+    layer.train(kind != "noisy")
+    x = torch.randn(2, 4, 6, dtype=torch.double)
+    longer = torch.cat([x, torch.randn(2, 7, 6, dtype=torch.double)], 1)
+    padding = torch.arange(11).expand(2, 11) >= 4
+    (alone, asked), (beside, also) = layer.forward_with_balance(x), layer.forward_with_balance(longer, padding)
+    torch.testing.assert_close(beside[:, :4], alone)
+    torch.testing.assert_close(also, asked)
+    torch.testing.assert_close(usage(layer.selection(longer, padding)), usage(layer.selection(x)))
+    unaware = layer.forward_with_balance(longer)[1]
+    assert not torch.allclose(unaware, asked)  # it would make a difference
 
 
 def test_all_experts_together_are_the_dense_layer() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from longthink.errors import UserError
 from longthink.layers.act import AdaptiveTime
@@ -293,7 +294,20 @@ def test_lstm_thinks_on_with_a_blank() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"width": 10, "heads": 4}, {"attention": "geometrc"}, {"read_from": "middle"}, {"act": "x"}, {"activation": "x"}],
+    [
+        {"width": 10, "heads": 4},
+        {"attention": "geometrc"},
+        {"read_from": "middle"},
+        {"act": "x"},
+        {"activation": "x"},
+        {"dropout": 2},
+        {"gate_dropout": "much"},
+        {"hidden": 0},
+        {"feedforward_options": {"nonsense": 3}},
+        {"feedforward": "experts", "feedforward_options": {"dropout": -1}},
+        {"feedforward": "experts", "feedforward_options": {"experts": 8, "k": 2.5}},
+        {"feedforward": "top_k", "activation": "gelu"},
+    ],
 )
 def test_bad_options_get_one_sentence(options: dict) -> None:
     with pytest.raises(UserError) as error:
@@ -328,6 +342,27 @@ def test_any_feed_forward_kind_fits_any_layer(kind: str, gate: bool) -> None:
     assert all(torch.isfinite(weight.grad).all() for weight in model.parameters() if weight.grad is not None)
     model.eval()
     assert torch.is_tensor(think(model, tokens, 3).state)  # nothing extra is carried when nobody trains
+
+
+@pytest.mark.parametrize("gate", [False, True])
+def test_padding_does_not_compete_for_experts(gate: bool) -> None:
+    torch.manual_seed(0)
+    options = {"experts": 4, "k": 2, "selection": "switch", "selection_options": {"capacity": 0.6}}
+    sizes = {"width": 16, "hidden": 16, "heads": 2, "dropout": 0.0, "attention": "geometric", "gate": gate}
+    sparse = {"feedforward": "experts", "feedforward_options": {**options, "balance_weight": 1.0}}
+    model = build("transformer", vocabulary=9, classes=4, **sizes, **sparse).double()
+    tokens = torch.randint(1, 9, (3, 6))
+    longer = F.pad(tokens, (0, 20))
+    found = [(think(model, t, 2), model.look(t)) for t in (tokens, longer)]
+    torch.testing.assert_close(found[0][0].logits, found[1][0].logits)
+    asked = [model.penalty(thought.state, context) for thought, context in found]
+    torch.testing.assert_close(asked[0], asked[1])
+    assert float(asked[0]) != 0
+
+
+def test_the_activation_reaches_experts() -> None:
+    model = build("transformer", vocabulary=9, classes=4, activation="gelu", feedforward="experts")
+    assert model.layers[0].feedforward.activation == "gelu"
 
 
 def test_balance_is_summed_over_steps() -> None:

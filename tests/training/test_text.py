@@ -12,8 +12,9 @@ import torch
 
 from longthink.cli import main
 from longthink.errors import UserError
-from longthink.loading import load
+from longthink.loading import load, save
 from longthink.recipes import recipes
+from longthink.sampling import write
 from longthink.training.files import read_tensors
 from longthink.training.recipe import Recipe, override
 from longthink.training.train import Trainer, TrainingOptions, train
@@ -62,6 +63,24 @@ def test_going_on_is_the_same_as_never_stopping(toy: Recipe, tmp_path: Path, mon
     assert any(name.startswith("memory.") for name in ours)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_subwords_stay_what_they_were_when_the_corpus_changes(toy: Recipe, tmp_path: Path) -> None:
+    pytest.importorskip("sentencepiece")
+    corpus = tmp_path / "words.txt"
+    corpus.write_text("the cat sat on the mat and the dog sat on the log\n" * 200)
+    recipe = override(toy, [f"task.corpus={corpus}", "task.tokeniser=sentencepiece", "task.pieces=40", "epochs=1"])
+    recipe = override(recipe, ["train_samples=8"])
+    run = train(recipe, 0, options(tmp_path))
+    before = load(run).task.encode("the cat and the dog").tolist()
+    saved = save(load(run), tmp_path / "saved")
+    corpus.write_text("quite another text with other words\n" * 300)
+    assert load(run).task.encode("the cat and the dog").tolist() == before
+    corpus.unlink()
+    for folder in (run, saved):
+        loaded = load(folder)
+        assert loaded.task.encode("the cat and the dog").tolist() == before
+        assert write(loaded, "the cat", length=3).tokens <= 3
 
 
 def test_the_memory_matters(toy: Recipe, tmp_path: Path) -> None:
