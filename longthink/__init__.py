@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from longthink import inspect
     from longthink.catalogue import list, recipe
     from longthink.errors import UserError
     from longthink.evaluate import Curve, curve, evaluate
@@ -86,6 +87,7 @@ __all__ = [
     "build",
     "curve",
     "evaluate",
+    "inspect",
     "list",
     "load",
     "note",
@@ -103,6 +105,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used: `longthink --help` need not wait for torch."""
+    if name == "inspect":
+        return import_module("longthink.inspect")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'longthink' has no attribute {name!r}")
     value = getattr(import_module(_HOME_OF[name]), name)

@@ -257,7 +257,7 @@ def evaluate(
     if steps is None:
         steps = min(5 * recipe.steps, getattr(loaded.model, "max_steps", None) or 5 * recipe.steps)
         steps -= steps % read_every
-    at_least(1, steps=steps)
+    at_least(min(1, recipe.steps), steps=steps)  # some models have the answer when they have read the problem
     if chunk is None:
         chunk = 100 if place.type == "cuda" else 20
     curves = _curves(loaded, chosen, steps, samples, seed, min(chunk, samples), read_every, precision, as_json)
@@ -432,7 +432,7 @@ def _curves(
             right, sure, change = (
                 torch.cat([getattr(part, name) for part in parts]) for name in ("right", "confidence", "change")
             )
-            curves.append(lt.Curve(difficulty, right, sure, change, read_every))
+            curves.append(lt.Curve(difficulty, right, sure, change, parts[0].read_every))
     return curves
 
 

@@ -62,10 +62,16 @@ class Solution:
     budget: int
     seconds: float
     change: float
+    trained_steps: int
 
     @property
     def at_rest(self) -> bool:
         return self.change < AT_REST
+
+    @property
+    def answers_while_reading(self) -> bool:
+        """No thinking afterwards changes what such a model has said."""
+        return self.trained_steps == 0
 
     @property
     def confidence(self) -> float:
@@ -189,6 +195,7 @@ def solve(
         budget=budget,
         seconds=time.perf_counter() - began,
         change=float(last[0]),
+        trained_steps=loaded.recipe.steps,
     )
 
 
@@ -236,7 +243,7 @@ def usable_device(name: str) -> torch.device:
 def check_memory(loaded: Loaded, outputs: int, samples: int = 1, kept: int = 0) -> None:
     """Refuse what cannot fit, before the machine starts to swap: so many problems at once, and ``kept`` bytes."""
     shape, side = loaded.task.shape, 8
-    if "inputs" not in shape:  # rows of tokens are short
+    if "dims" not in shape:  # rows of tokens or vectors are short
         return
     device = next(loaded.model.parameters()).device
     with torch.no_grad():

@@ -174,7 +174,7 @@ def report(solution: Solution) -> None:
     colour = {True: "bold green", False: "bold red", None: "bold"}[solution.solved]
     console.print(Text.assemble("solved   ", (verdict, colour)))
     rest = "the state is at rest" if solution.at_rest else "not at rest yet: more --steps may change the answer"
-    if solution.steps == 0:
+    if solution.answers_while_reading:
         rest = "it answers while it reads"
     print(f"steps    {solution.steps} ({rest})")
     print(f"seconds  {solution.seconds:.1f}")

@@ -94,6 +94,26 @@ def test_solves_typed_problems(
     assert json_of(capsys, "solve", "mazes", "-")["problem"] == by_file["problem"]
 
 
+def test_models_that_answer_while_they_read(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json_of(capsys, "solve", "repeat_copy", "10110010,00000001")
+    assert (found["answer"], found["solved"], found["steps"]) == ("10110010,00000001,end", True, 0)
+    assert main(["solve", "repeat_copy", "10110010,00000001", "--steps", "5"]) == 0
+    assert "more --steps" not in capsys.readouterr().out
+    curve = json_of(capsys, "eval", "repeat_copy", "--difficulty", "2", "--samples", "5")["curves"][0]
+    assert (curve["peak_accuracy"], curve["peak_step"]) == (1.0, 0)
+
+
+def test_routers_that_are_shipped(capsys: pytest.CaptureFixture[str]) -> None:
+    for task, problem, answer in (
+        ("listops", "[SM [MAX 2 9] 3 [MED 1 4 8]]", "6"),
+        ("arithmetic", "((4*7)+2)", "0"),
+        ("ctl", "101 d a b e", None),
+    ):
+        found = json_of(capsys, "solve", task, problem)
+        assert found["solved"] is True
+        assert found["answer"] == (answer or found["truth"])
+
+
 def test_text_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["solve", "prefix_sums", "1011", "--steps", "9", "--all-steps"]) == 0
     lines = capsys.readouterr().out.splitlines()

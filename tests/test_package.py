@@ -25,6 +25,7 @@ import longthink as lt
 {first}
 import longthink.tasks.mazes, longthink.models, longthink.recipes
 assert callable(lt.think) and callable(lt.evaluate)
+assert lt.inspect.attention.draw_heads
 assert lt.tasks.mazes.Mazes and lt.recipes.recipes and lt.models.build
 """
     subprocess.run([sys.executable, "-c", program], check=True)

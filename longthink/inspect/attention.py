@@ -121,6 +121,28 @@ def draw(maps: AttentionMaps, head: int | None = None, title: str = "") -> Any:
     return new
 
 
+def draw_heads(maps: AttentionMaps, steps: Sequence[int], title: str = "") -> Any:
+    """Every head at some steps: a row a step, a column a head (Figure 5.4, bottom)."""
+    from longthink.inspect.figures import figure, heat
+
+    if maps.attention is None:
+        raise UserError("This model notes no attention; look at its gates.")
+    if not steps or min(steps) < 1 or max(steps) > maps.steps:
+        raise UserError(f"Heads can be drawn at steps 1 to {maps.steps}, not at {', '.join(map(str, steps))}.")
+    heads, count = maps.attention.shape[1], len(maps.labels)
+    new = figure(max(1.9 * heads + 0.6, 4.0), 2.1 * len(steps) + 0.4)
+    if title:
+        new.suptitle(title, size=11, x=0.01, ha="left")
+    small = {"size": max(3.0, min(6.0, 90 / count)), "family": "monospace"}
+    for row, step in enumerate(steps):
+        for head in range(heads):
+            axes = new.add_subplot(len(steps), heads, row * heads + head + 1)
+            heat(axes, maps.attention[step - 1, head], f"step {step}, head {head}")
+            axes.set_xticks(range(count), maps.labels, rotation=90, **small)
+            axes.set_yticks(range(count), maps.labels, **small)
+    return new
+
+
 def _strips(maps: AttentionMaps, head: int | None) -> list[tuple[str, Tensor]]:
     strips = []
     if maps.attention is not None:

@@ -75,7 +75,8 @@ class Opened:
         return max(self.loaded.recipe.difficulty) if difficulty is None else difficulty
 
     def steps(self, steps: int | None) -> int:
-        return self.loaded.recipe.steps if steps is None else steps
+        """Those of the training; a model that was trained without any takes one."""
+        return max(1, self.loaded.recipe.steps) if steps is None else steps
 
     def sample(self, samples: int, difficulty: int | None, seed: int) -> lt.Batch:
         return self.loaded.task.sample(samples, self.size(difficulty), seed, "test")
@@ -123,6 +124,9 @@ def command(name: str | None = None) -> Callable[[Callable[..., None]], Callable
     """Make a command of a function that is given opened weights, with the options that all of them have."""
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
+        # How long to think; a DNC's steps after its reading may be none.
+        asks = "steps" in signature(function).parameters and signature(function).parameters["steps"].default is None
+
         def run(
             weights: Weights,
             device: Device = "cpu",
@@ -133,6 +137,8 @@ def command(name: str | None = None) -> Callable[[Callable[..., None]], Callable
         ) -> None:
             at_least(1, samples=own.get("samples", 1))
             at_least(0, seed=own.get("seed", 0))
+            if asks and own["steps"] is not None:
+                at_least(1, steps=own["steps"])
             function(_opened(weights, device, as_json, out, plot), **own)
 
         first, *shared = list(signature(run, eval_str=True).parameters.values())[:-1]

@@ -46,23 +46,29 @@ def hard_to_easy(
     chunk: int = 20,
 ) -> HardToEasy:
     """Test on ``difficulties`` (by default about half and three quarters of the trained one) and on the trained one."""
-    steps = steps or min(5 * train_steps, getattr(model, "max_steps", None) or 5 * train_steps)
-    chosen = tuple(difficulties) or (*easier(task, min(trained)), min(trained))
+    if steps is None:
+        steps = min(5 * train_steps, getattr(model, "max_steps", None) or 5 * train_steps)
+    if not difficulties:
+        easiest = max(trained) if getattr(task, "larger_is_easier", False) else min(trained)
+        difficulties = (*easier(task, easiest), easiest)
+    chosen = tuple(difficulties)
     curves = evaluate(model, task, chosen, steps, samples=samples, seed=seed, chunk=chunk)
     return HardToEasy(tuple(trained), train_steps, tuple(curves))
 
 
 def easier(task: Task, difficulty: int, parts: Sequence[float] = (0.5, 0.75)) -> tuple[int, ...]:
-    """Difficulties of about these fractions that the task has, rising: mazes have odd sizes only."""
+    """Difficulties of about these fractions that the task has, rising: mazes have odd sizes only. Of tasks whose
+    problems are easier the larger their number is (sudoku's given cells), as many times more."""
     found = set()
+    larger = getattr(task, "larger_is_easier", False)
     for part in parts:
-        for lower in range(round(part * difficulty), 0, -1):
+        for near in range(round(difficulty / part if larger else part * difficulty), difficulty if larger else 0, -1):
             try:
-                task.sample(0, lower, 0, "test")
+                task.sample(0, near, 0, "test")
             except UserError:
                 continue
-            if lower < difficulty:
-                found.add(lower)
+            if near != difficulty:
+                found.add(near)
             break
     if not found:
         raise UserError(f"Nothing in {task.name} is easier than {difficulty} {task.unit}; choose the difficulties.")

@@ -20,6 +20,7 @@ from longthink.tasks.ctlpp import CTLPP
 from longthink.think import Thinker, think
 
 _PASSES = 20
+CAMPS = ("C1", "C2")
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +33,15 @@ class Similarities:
     """Of each function."""
     cosines: Tensor  # [symbols, functions, functions]
     clusters: Tensor  # long [symbols, functions]: the two most different camps, 0 and 1
+
+    @property
+    def clearest(self) -> str:
+        """The symbol whose two camps differ most from each other, beside what they differ within."""
+        apart = []
+        for cosines, camps in zip(self.cosines, self.clusters, strict=True):
+            same = camps[:, None] == camps
+            apart.append(float(cosines[same].mean() - cosines[~same].mean()) if not same.all() else 0.0)
+        return self.symbols[apart.index(max(apart))]
 
     def gap(self) -> Tensor:
         """By how much functions agree more with their own group than with others, for each symbol: [symbols]."""
@@ -46,6 +56,7 @@ class Similarities:
             "groups": list(self.groups),
             "cosines": rounded(self.cosines),
             "clusters": self.clusters.tolist(),
+            "clearest": self.clearest,
             "group_gap": rounded(self.gap()),
         }
 
@@ -151,7 +162,7 @@ def compatibility(
     else:
         if len(chosen) != 1 or chosen[0] not in clusters.symbols:
             raise UserError("Clusters belong to one symbol; choose one that was compared.")
-        rows, row_of = ("C1", "C2"), clusters.clusters[clusters.symbols.index(chosen[0])].tolist()
+        rows, row_of = CAMPS, clusters.clusters[clusters.symbols.index(chosen[0])].tolist()
     pairs = [(i, j, symbol) for symbol in chosen for i in range(len(functions)) for j in range(len(functions))]
     problems = [[functions[j], functions[i], _source(ctlpp, functions[i], symbol)] for i, j, symbol in pairs]
     truth = torch.tensor([ctlpp.evaluate(words)[0] for words in problems])
@@ -169,11 +180,11 @@ def compatibility(
     return Compatibility(rows, columns, solved / counts, counts.long())
 
 
-def draw(found: Similarities, table: Compatibility | None = None, title: str = "") -> Any:
-    """A matrix a symbol, functions coloured by their group, and the table of pairs."""
+def draw(found: Similarities, tables: Sequence[Compatibility] = (), title: str = "") -> Any:
+    """A matrix a symbol, functions coloured by their group, and tables of pairs: groups, or the camps of one symbol."""
     from longthink.inspect.figures import COLOURS, figure, heat
 
-    count = len(found.symbols) + (table is not None)
+    count = len(found.symbols) + len(tables)
     columns = min(4, count)
     rows = -(-count // columns)
     new = figure(3.0 * columns + 0.5, 3.0 * rows + 0.3)
@@ -191,9 +202,10 @@ def draw(found: Similarities, table: Compatibility | None = None, title: str = "
         for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
             for label, group in zip(labels, found.groups, strict=True):
                 label.set_color(ink[group])
-    if table is not None:
-        axes = new.add_subplot(rows, columns, count)
-        heat(axes, table.accuracy, "g(f(s)) is right")
+    for i, table in enumerate(tables):
+        axes = new.add_subplot(rows, columns, len(found.symbols) + i + 1)
+        camps = table.rows == CAMPS
+        heat(axes, table.accuracy, f"g(f(s)) = g({found.clearest}) is right" if camps else "g(f(s)) is right")
         axes.set_xticks(range(len(table.columns)), table.columns)
         axes.set_yticks(range(len(table.rows)), table.rows)
         axes.set_xlabel("g, applied second", size=8)

@@ -49,6 +49,8 @@ def perturb(
     size = opened.size(difficulty)
     batch = opened.sample(samples, size, seed)
     about = f"{opened.name}, {size} {loaded.task.unit}"
+    if each_bit and disturb:
+        raise UserError("--each-bit flips each bit in turn; leave out --disturb.")
     if each_bit:
         profile = asked.flip_profile(loaded.model, loaded.task, batch, steps=steps, chunk=chunk)
         means = profile.mean.tolist()
@@ -80,22 +82,28 @@ def convergence(
     steps: Steps = None,
     tolerance: Annotated[float, typer.Option(help="Relative change below which a state is at rest.")] = 1e-5,
     longest_period: Annotated[int, typer.Option(help="Of the limit cycles that are looked for.")] = 16,
+    precision: Annotated[str, typer.Option(help="32 or bf16, whose rounding makes cycles of its own.")] = "32",
     samples: Samples = 5,
     chunk: Chunk = 20,
     seed: Seed = 0,
 ) -> None:
     """Does it come to rest, circle, drift or explode, on problems and on noise?"""
     loaded = opened.loaded
+    import torch
+
     from longthink.inspect import convergence as asked
 
     if not tolerance > 0:
         raise UserError(f"--tolerance must be above 0, not {tolerance:g}.")
+    if precision not in ("32", "bf16"):
+        raise UserError(f"--precision must be 32 or bf16, not {precision!r}.")
     size = opened.size(difficulty)
     real = opened.sample(samples, size, seed).inputs
     nonsense = asked.noise_like(real, loaded.task.shape.get("vocabulary"), seed)
     if steps is None:
-        steps = getattr(loaded.model, "max_steps", None) or 5 * loaded.recipe.steps
-    with counted(2 * samples * steps, opened.as_json) as on_step:
+        steps = getattr(loaded.model, "max_steps", None) or max(asked.FEWEST_STEPS, 5 * loaded.recipe.steps)
+    half = torch.autocast(asked.device_of(loaded.model).type, torch.bfloat16, enabled=precision == "bf16")
+    with counted(2 * samples * steps, opened.as_json) as on_step, half:
         found = [
             asked.settle(
                 loaded.model,
@@ -114,14 +122,15 @@ def convergence(
         [
             str(one["inputs"]),
             *(str(one["verdicts"][verdict]) for verdict in asked.VERDICTS),
+            listed([f"{period} ({count})" for period, count in one["periods"].items()]) or "-",
             "-" if one["mean_steps_to_rest"] is None else f"{one['mean_steps_to_rest']:.1f}",
             "-" if one["final_change"] is None else f"{one['final_change']:.1e}",
         ]
         for one in documents
     ]
     about = f"{opened.name}, {size} {loaded.task.unit}, {found[0].steps} steps"
-    columns = ("inputs", *asked.VERDICTS, "steps to rest", "last change")
-    document = {"difficulty": size, "seed": seed, "settlings": documents}
+    columns = ("inputs", *asked.VERDICTS, "periods (how many)", "steps to rest", "last change")
+    document = {"difficulty": size, "seed": seed, "precision": precision, "settlings": documents}
     opened.give(
         document,
         (columns, rows, about),
@@ -240,7 +249,8 @@ def receptive_field(
         [str(t), *("-" if d < 0 else str(d) for d in distances)]
         for t, distances in enumerate(zip(found.state, found.logits, found.answer, strict=True))
     ]
-    about = f"{opened.name}, {size} {loaded.task.unit}: {found.per_step} places a step"
+    reach = "all is in reach at once" if found.per_step is None else f"{found.per_step} places a step"
+    about = f"{opened.name}, {size} {loaded.task.unit}: {reach}"
     document = {**found.to_json(), "difficulty": size, "samples": samples, "seed": seed}
     table = ("step", "state", "logits", "answer"), rows, about
     opened.give(document, table, lambda: asked.draw_receptive_field(found, about))

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from longthink.errors import whole_numbers
 from longthink.inspect.command_line import Difficulty, Opened, Problem, Samples, Seed, Steps, command, listed
 
 
@@ -17,6 +18,7 @@ def attention(
     difficulty: Difficulty = None,
     steps: Steps = None,
     head: Annotated[int | None, typer.Option(help="Which head; the largest of all if left out.")] = None,
+    at: Annotated[str | None, typer.Option(help="A,B,..: draw every head at these steps (Figure 5.4).")] = None,
     seed: Seed = 0,
 ) -> None:
     """Where do its columns look, and when do their gates open?"""
@@ -26,7 +28,8 @@ def attention(
     batch = opened.posed(problem, difficulty, seed)
     decoded = getattr(loaded.task, "decoded", None)
     words = decoded(batch, 0) if decoded is not None else ()
-    maps = asked.attention_maps(loaded.model, batch.inputs, steps or loaded.recipe.steps, words)
+    maps = asked.attention_maps(loaded.model, batch.inputs, opened.steps(steps), words)
+    chosen = () if at is None else whole_numbers("at", at)
     document = {**maps.to_json(head), "problem": loaded.task.text(batch, 0)}
     rows = [
         [
@@ -37,7 +40,12 @@ def attention(
         for t in range(maps.steps)
     ]
     table = ("step", "most looked at", "gates most open"), rows, f"{opened.name}: {document['problem']}"
-    opened.give(document, table, lambda: asked.draw(maps, head, str(document["problem"])))
+    title = str(document["problem"])
+    opened.give(
+        document,
+        table,
+        lambda: asked.draw_heads(maps, chosen, title) if chosen else asked.draw(maps, head, title),
+    )
 
 
 @command()
@@ -130,20 +138,20 @@ def representations(
     count, chosen = opened.steps(steps), symbol or ()
     found = asked.similarities(loaded.model, loaded.task, count, chosen)
     pairs = asked.compatibility(loaded.model, loaded.task, count, chosen)
-    document = {"similarities": found.to_json(), "compatibility": pairs.to_json(), "clusters": None}
-    if len(found.symbols) == 1:
-        split = asked.compatibility(loaded.model, loaded.task, count, chosen, found)
-        document["clusters"] = split.to_json()
+    split = asked.compatibility(loaded.model, loaded.task, count, (found.clearest,), found)
+    clusters = {"symbol": found.clearest, **split.to_json()}
+    document = {"similarities": found.to_json(), "compatibility": pairs.to_json(), "clusters": clusters}
     rows = [
-        [row, *("-" if a != a else f"{a:.1%}" for a in values)]
-        for row, values in zip(pairs.rows, pairs.accuracy.tolist(), strict=True)
+        [f"{name}{row}", *("-" if a != a else f"{a:.1%}" for a in values)]
+        for name, table in (("", pairs), (f"symbol {found.clearest}, ", split))
+        for row, values in zip(table.rows, table.accuracy.tolist(), strict=True)
     ]
     table = (
         ("first function", *(f"second from {name}" for name in pairs.columns)),
         rows,
         f"{opened.name}: g(f(s)) is right",
     )
-    opened.give(document, table, lambda: asked.draw(found, pairs, opened.name))
+    opened.give(document, table, lambda: asked.draw(found, (pairs, split), opened.name))
 
 
 def _busiest(share: Any, most: int = 3) -> list[str]:

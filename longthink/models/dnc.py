@@ -131,7 +131,9 @@ class DNC(nn.Module):
 
     def look(self, x: Tensor) -> Context:
         if self.embedding is None:
-            return Context(2 * x - 1 if self.signed else x, (x != 0).any(-1).sum(1))
+            there = (x != 0).any(-1)  # a vector of zeros in between is one too
+            places = torch.arange(1, x.shape[1] + 1, device=x.device)
+            return Context(2 * x - 1 if self.signed else x, (there * places).amax(1))
         return Context(F.dropout(self.embedding(x), self.dropout, self.training), (x != 0).sum(1))
 
     def start(self, context: Context) -> Computer:

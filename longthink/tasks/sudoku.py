@@ -47,6 +47,7 @@ class Sudoku:
 
     name: ClassVar[str] = "sudoku"
     unit: ClassVar[str] = "given cells"
+    larger_is_easier: ClassVar[bool] = True
     shape: ClassVar[dict[str, int]] = {"dims": 2, "inputs": 10, "classes": 9}
 
     def sample(self, n: int, difficulty: int, seed: int, split: Split = "test") -> Batch:

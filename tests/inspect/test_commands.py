@@ -102,6 +102,7 @@ def test_models_of_tokens(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     found = json_of(capsys, "representations", router, "--symbol", "6", *plot)
     assert set(found) >= ALWAYS | {"similarities", "compatibility", "clusters"}
     assert found["clusters"]["rows"] == ["C1", "C2"]
+    assert found["clusters"]["symbol"] == "6"
     run("representations", router, "--symbol", "6")
     assert "second from b" in capsys.readouterr().out
     dnc = folder(tmp_path, "dnc", answer="last", cells=4, width=4)
@@ -125,6 +126,10 @@ def test_models_of_tokens(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
         (("overthinking", "prefix_sums", "--multiples", "a"), "--multiples must be whole numbers"),
         (("hard-to-easy", "mazes", "--difficulty", "4"), "odd maze size"),
         (("receptive-field", "prefix_sums", "--place", "99", "--samples", "1"), "is not in an input of 32"),
+        (("attention", "ctl", "--steps", "0"), "--steps must be 1 or more"),
+        (("attention", "repeat_copy"), "notes neither attention nor gates"),
+        (("perturb", "prefix_sums", "--each-bit", "--disturb", "noise@1"), "leave out --disturb"),
+        (("convergence", "prefix_sums", "--precision", "8"), "--precision must be 32 or bf16"),
         (("attention", "prefix_sums"), "notes neither attention nor gates"),
         (("memory", "prefix_sums"), "notes no memory"),
         (("representations", "prefix_sums"), "compared on ctlpp"),

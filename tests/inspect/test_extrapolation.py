@@ -96,5 +96,7 @@ def test_hard_to_easy() -> None:
 
 def test_easier_sizes_are_sizes_of_the_task() -> None:
     assert extrapolation.easier(lt.task("mazes"), 9) == (3, 7)
+    assert extrapolation.easier(lt.task("sudoku"), 60) == (80,)
+    assert extrapolation.easier(lt.task("sudoku"), 36) == (48, 72)
     with pytest.raises(UserError, match="Nothing in mazes is easier"):
         extrapolation.easier(lt.task("mazes"), 3)

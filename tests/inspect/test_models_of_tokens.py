@@ -36,6 +36,9 @@ def test_attention_and_gates_of_a_router() -> None:
     assert is_drawn(attention.draw(maps, title="c b a 3"))
     with pytest.raises(UserError, match="heads 0 to 1, not 2"):
         maps.seen(2)
+    assert is_drawn(attention.draw_heads(maps, (1, 5), "c b a 3"))
+    with pytest.raises(UserError, match="steps 1 to 5, not at 1, 6"):
+        attention.draw_heads(maps, (1, 6))
     first = build("router", **SIZES, width=16, hidden=16, heads=2, read_from="first")
     assert attention.attention_maps(first, batch.inputs, 5, TASK.decoded(batch)).answer == 0
 
@@ -123,7 +126,7 @@ def test_compatibility_shows_who_misreads_whom() -> None:
     assert by_cluster.rows == ("C1", "C2")
     assert by_cluster.accuracy.tolist() == by_group.accuracy.tolist()
     assert set(by_cluster.to_json()) == {"rows", "columns", "accuracy", "pairs"}
-    assert is_drawn(representations.draw(found, by_group, "title"))
+    assert is_drawn(representations.draw(found, (by_group,), "title"))
     with pytest.raises(UserError, match="belong to one symbol"):
         representations.compatibility(model, TASK, 0, ["6", "3"], found)
 

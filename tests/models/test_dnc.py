@@ -105,6 +105,8 @@ def test_what_must_hold_of_any_memory(masks: bool, deallocate: bool, sharpness: 
         for address in (memory.written, memory.read):
             assert (address >= 0).all()
             assert (address.sum(-1) <= 1 + 1e-9).all()
+        if sharpness:  # links that were never written are made even
+            torch.testing.assert_close(memory.read.sum(-1), torch.ones(3, 2, dtype=torch.double))
         assert ((memory.usage >= -1e-12) & (memory.usage <= 1 + 1e-12)).all()
         assert (memory.link.diagonal(dim1=-2, dim2=-1) == 0).all()
         assert (memory.link >= -1e-12).all()
@@ -161,6 +163,12 @@ def test_allocation_takes_the_least_used_cell_first() -> None:
     torch.testing.assert_close(allocate(usage), torch.tensor([[0.0, 1.0, 0.0]]), rtol=0, atol=1e-5)
     full = allocate(torch.ones(1, 4))
     assert full.sum() < 1e-4
+
+
+def test_a_vector_of_zeros_in_between_is_part_of_the_sequence() -> None:
+    model = build("dnc", inputs=3, classes=4, answer="last")
+    x = torch.tensor([[[1.0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0]], [[0, 0, 0], [0, 0, 1], [0, 0, 0], [0, 0, 0]]])
+    assert model.look(x).lengths.tolist() == [3, 2]
 
 
 def test_sharpness_keeps_the_peak_and_thins_the_rest() -> None:
