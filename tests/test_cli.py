@@ -133,7 +133,8 @@ def test_a_typed_chess_position_has_no_truth() -> None:
     problem, fen = lt.task("chess"), "6k1/5ppp/8/8/8/8/8/R5K1 w - - 0 1"
     batch = problem.parse(fen)
     logits = torch.zeros(1, 2, 8, 8)
-    solution = solving.Solution(problem, batch, logits, "w", steps=1, budget=1, seconds=0.0, change=float("nan"))
+    spent = {"steps": 1, "budget": 1, "seconds": 0.0, "change": float("nan"), "trained_steps": 1}
+    solution = solving.Solution(problem, batch, logits, "w", **spent)
     assert solution.solved is None
     assert solution.truth is None
     assert solution.to_json()["change"] is None

@@ -53,7 +53,7 @@ def report(study: Study, results: Path) -> Path:
                 picture = results / f"{study.name}-{_slug(one.name)}.png"
                 _draw(study, one, found, picture)
                 lines += [f"![accuracy over steps]({picture.name})", ""]
-    lines += _how(found)
+    lines += _how(study, found)
     path = results / f"{study.name}.md"
     path.write_text("\n".join(lines))
     return path
@@ -187,7 +187,7 @@ def _draw_learning(study: Study, found: dict[str, list[dict[str, Any]]], path: P
     figure.savefig(path)
 
 
-def _how(found: dict[str, list[dict[str, Any]]]) -> list[str]:
+def _how(study: Study, found: dict[str, list[dict[str, Any]]]) -> list[str]:
     head = ["row", "recipe", "seed", "updates", "minutes", "hardware", "parameters"]
     rows, others = [], False
     for label, runs in found.items():
@@ -201,7 +201,9 @@ def _how(found: dict[str, list[dict[str, Any]]]) -> list[str]:
             rows.append([*map(str, cells), f"{card['parameters']:,}"])
     what = "Updates and minutes of the chosen checkpoint, of all that the recipe plans."
     note = "\\* with other settings than the recipe of this name has today; they are in the stored card."
-    return ["## How it was made", "", what, "", *_lines(head, rows), "", *([note, ""] if others else [])]
+    missing = [row.label for row in study.rows if row.label not in found]
+    lines = ["## How it was made", "", what, "", *_lines(head, rows), "", *([note, ""] if others else [])]
+    return [*lines, *([f"Not run: {'; '.join(missing)}.", ""] if missing else [])]
 
 
 def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

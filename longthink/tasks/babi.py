@@ -74,7 +74,8 @@ class Babi:
     shape: ClassVar[dict[str, int]] = {"vocabulary": len(TOKENS), "classes": len(TOKENS)}
 
     folder: str = FOLDER
-    """The unpacked data, the archive or a folder with it; looked for in ., ./data and $LONGTHINK_DATA."""
+    """The unpacked data, the archive or a folder with it; looked for in ., ./data and $LONGTHINK_DATA. The official
+    archive is downloaded where there is none and nothing else was named."""
     variant: str = "en-10k"
     """Or en, with a tenth of the training stories."""
     think: int = 3

@@ -16,9 +16,11 @@ import numpy as np
 from longthink.errors import UserError
 from longthink.tasks.babi_stories import Story, parse_stories
 from longthink.tasks.base import Split
+from longthink.tasks.downloads import Published, cache_folder, obtain
 from longthink.tasks.reading import blocks, data_places
 
 ADDRESS = "http://www.thespermwhale.com/jaseweston/babi/tasks_1-20_v1-2.tar.gz"
+PUBLISHED = Published("tasks_1-20_v1-2.tar.gz", (ADDRESS,))
 TASKS = 20
 FOLDER = "babi"
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
@@ -42,7 +44,7 @@ def is_valid(story: Story) -> bool:
 
 
 def find_data(folder: str) -> Path:
-    """The folder that has en-10k in it, or an archive."""
+    """The folder that has en-10k in it, or an archive: where a person has put it, or the official one, downloaded."""
     names = [folder, "tasks_1-20_v1-2", "tasks_1-20_v1-2.tar.gz"] if folder == FOLDER else [folder]
     for path in (place / Path(name).expanduser() for place in data_places() for name in names):
         if path.is_file():
@@ -53,6 +55,8 @@ def find_data(folder: str) -> Path:
         archives = sorted(file for file in path.iterdir() if file.name.endswith(_ARCHIVES)) if path.is_dir() else []
         if archives:
             return archives[0]
+    if folder == FOLDER:
+        return obtain(PUBLISHED, cache_folder() / "downloads")
     raise UserError(
         f"There is no bAbI data in {folder[:200]!r}; unpack {ADDRESS} in ./data, or set the option folder to its place."
     )

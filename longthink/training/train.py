@@ -227,6 +227,9 @@ class Trainer:
         quiet = self.options.quiet or not chief
         log_every = max(1, min(50, self.recipe.updates_an_epoch // 4))
         with Report(title, self.recipe.updates, self.update, quiet) as report, _polite_interrupt(self.fabric) as asked:
+            warning: str = getattr(self.problem, "warning", "")
+            if warning and not self._is_over():
+                report.say(warning)
             while not self._is_over():
                 self._one_update()
                 if self.update % log_every == 0:

@@ -112,7 +112,8 @@ def test_similarities_show_the_groups() -> None:
     assert torch.allclose(found.gap(), torch.full((8,), 0.5, dtype=torch.double), atol=1e-6)
     for camps in found.clusters.tolist():
         assert camps == [int(group == "b") for group in found.groups]
-    assert set(found.to_json()) == {"symbols", "functions", "groups", "cosines", "clusters", "group_gap"}
+    assert set(found.to_json()) == {"symbols", "functions", "groups", "cosines", "clusters", "clearest", "group_gap"}
+    assert found.clearest == found.symbols[0]  # all alike
 
 
 def test_compatibility_shows_who_misreads_whom() -> None:

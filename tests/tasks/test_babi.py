@@ -20,6 +20,7 @@ from longthink.tasks.babi import Babi, question_errors, word_errors
 from longthink.tasks.babi_files import read_stories
 from longthink.tasks.babi_stories import BLANK, WORDS
 from longthink.tasks.base import SPLITS, Batch, Split
+from longthink.tasks.downloads import Published
 
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "babi"
 real = pytest.mark.skipif(not REAL.exists(), reason="bAbI is not in ../shared/data")
@@ -208,13 +209,39 @@ def test_archives(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         Babi().sample(1, 1, 0)
 
 
+def test_the_official_archive_is_downloaded_once(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offered = tmp_path / "offered.tar.gz"
+    with tarfile.open(offered, "w:gz") as archive:
+        archive.add(small, "tasks_1-20_v1-2")
+    monkeypatch.setattr(
+        "longthink.tasks.babi_files.PUBLISHED", Published("tasks_1-20_v1-2.tar.gz", (offered.as_uri(),))
+    )
+    monkeypatch.setenv("LONGTHINK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("LONGTHINK_DATA", raising=False)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    expected = Babi(str(small)).sample(7, 3, 1, "train")
+    assert torch.equal(Babi().sample(7, 3, 1, "train").inputs, expected.inputs)
+    assert "downloading file:" in capsys.readouterr().err
+    offered.unlink()
+    assert torch.equal(Babi().sample(7, 3, 1, "train").inputs, expected.inputs)
+    assert capsys.readouterr().err == ""
+
+
 def test_places(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LONGTHINK_DATA", raising=False)
-    with pytest.raises(
-        UserError, match=r"^There is no bAbI data in 'babi'; unpack http.*v1-2\.tar\.gz in \./data, .*\.$"
-    ):
+    monkeypatch.setenv("LONGTHINK_CACHE", str(tmp_path / "cache"))
+    nowhere = Published("tasks_1-20_v1-2.tar.gz", ((tmp_path / "nowhere.tar.gz").as_uri(),))
+    monkeypatch.setattr("longthink.tasks.babi_files.PUBLISHED", nowhere)
+    with pytest.raises(UserError, match=r"^Could not download file:.*nowhere\.tar\.gz .*put it into \./data .*\.$"):
         Babi().sample(1, 1, 0)
+    with pytest.raises(
+        UserError, match=r"^There is no bAbI data in 'mine'; unpack http.*v1-2\.tar\.gz in \./data, .*\.$"
+    ):
+        Babi("mine").sample(1, 1, 0)
     assert Babi().shape == {"vocabulary": 161, "classes": 161}  # known without the data
     monkeypatch.setenv("LONGTHINK_DATA", str(small.parent))
     assert len(Babi().sample(1, 1, 0)) == 1
@@ -363,6 +390,25 @@ def test_score_and_errors() -> None:
     classes[0, steps[-1]] = 0
     assert question_errors(sharp(classes), two) == (2, 6)
     assert question_errors(sharp(classes[:0]), two[:0]) == (0, 0)
+
+
+def test_the_published_error_counts_words(small: Path) -> None:
+    from longthink.models import build
+    from longthink.studies.dnc import WordErrors
+    from longthink.think import think
+
+    torch.manual_seed(0)
+    task = Babi(str(small))
+    model = build("dnc", **task.shape, size=8, cells=4, width=4).eval()
+    found = WordErrors("task 1", 1, 1_000, 0, chunk=2).measure(model, task, half=False)
+    wrong = 0
+    batch = everything(task, 1, "test")
+    said = think(model, batch.inputs, 0).logits.argmax(1)
+    for i in range(len(batch)):
+        for t in range(batch.inputs.shape[1]):
+            if batch.mask[i, t]:
+                wrong += int(said[i, t] != batch.targets[i, t])
+    assert found == {"samples": 5, "words": 5, "wrong": wrong, "error": 20.0 * wrong}
 
 
 def test_impossible_requests(small: Path) -> None:
