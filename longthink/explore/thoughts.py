@@ -31,6 +31,7 @@ from longthink.tasks.base import mixed_seed
 from longthink.think import Context, Moment, State, confidence, tensors, unfold
 
 _ALL_OF_THE_LAST = 24
+_CANDIDATES = 500
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ class Plan(NamedTuple):
     script: Script
     loaded: Loaded
     problems: dict[Wanted, Posed]
+    others: dict[Change, Posed]
+    """Whose thoughts are put in."""
 
 
 class Thoughts:
@@ -93,6 +96,7 @@ class Thoughts:
         self._script: Script | None = None
         self._memory = Memory()
         self._posed: dict[Wanted, Posed] = {}
+        self._others: dict[Change, Posed] = {}
         self._loaded: Loaded | None = None
         self._sections: dict[str, list[int]] = {}
         self._flops = 0
@@ -110,7 +114,13 @@ class Thoughts:
                     f"A problem that changes while the network thinks keeps its size: {first[-1]}, "
                     f"not {one.batch.inputs.shape[-1]}; start again with it."
                 )
-        return Plan(script, loaded, problems)
+        others, problem = {}, problems[script.problem]
+        for change in script.changes:
+            if change.problem is not None:
+                problem = problems[change.problem]
+            elif change.kind == "swapped":
+                others[change] = _another(loaded, problem, change.seed)
+        return Plan(script, loaded, problems, others)
 
     def follow(self, plan: Plan) -> dict[str, Any]:
         """Make this the thought, and say what the page must know before the first frame. Takes a step at most."""
@@ -122,7 +132,7 @@ class Thoughts:
             self._memory, self._sections, self._flops = Memory(), sections, flops
         else:
             self._memory.forget_after(same)
-        self._script, self._posed, self._loaded = script, plan.problems, loaded
+        self._script, self._posed, self._others, self._loaded = script, plan.problems, plan.others, loaded
         return self._about(loaded, first)
 
     @property
@@ -159,7 +169,7 @@ class Thoughts:
                     with at_test_time(model):
                         context = model.look(problem.batch.inputs)  # look again and keep the state
                 elif change.kind == "swapped":
-                    for state in _other_thoughts(loaded, problem, change):  # noqa: B007
+                    for state in _thoughts_of(self._others[change], loaded, change.step):  # noqa: B007
                         yield None
                 else:
                     disturb = zeros().state if change.kind == "zeros" else noise(std=change.std).state
@@ -248,19 +258,29 @@ def _notes(notes: dict[str, Tensor | None]) -> dict[str, np.ndarray]:
     return parts
 
 
-def _other_thoughts(loaded: Loaded, problem: Posed, change: Change) -> Iterator[State]:
-    """The thoughts of another problem of the same size after as many steps; the last state is the one."""
+def _another(loaded: Loaded, problem: Posed, seed: int) -> Posed:
+    """Another problem of the same size."""
     # Boards are all of one size, whatever their difficulty.
     size = None if problem.task.name in ("chess", "sudoku") else problem.batch.difficulty
-    other = posed(loaded, Wanted(size=size, seed=change.seed)).batch
-    if other.inputs.shape != problem.batch.inputs.shape:
-        raise UserError("No other problem of this length was found; put noise or zeros in instead.")
+    other, length = posed(loaded, Wanted(size=size, seed=seed)), problem.batch.inputs.shape[1]
+    if other.batch.inputs.shape == problem.batch.inputs.shape:
+        return other
+    if problem.batch.is_sequence:  # expressions of one depth have different lengths
+        many = problem.task.sample(_CANDIDATES, problem.batch.difficulty, seed, "test")
+        fitting = (many.lengths() == length).nonzero()
+        if len(fitting):
+            return Posed(problem.task, many[fitting[0]].cut(length))
+    raise UserError("No other problem of this length was found; put noise or zeros in instead.")
+
+
+def _thoughts_of(other: Posed, loaded: Loaded, steps: int) -> Iterator[State]:
+    """Of another problem, after as many steps; the last state is the one."""
     model = loaded.model
     with at_test_time(model):
-        context = model.look(other.inputs.to(device_of(model)))
+        context = model.look(other.batch.inputs.to(device_of(model)))
         state = model.start(context)
     yield state
-    for _ in range(change.step):
+    for _ in range(steps):
         with at_test_time(model):
             state = next(unfold(model, None, 1, state=state, context=context, keep_previous=False)).state
         yield state

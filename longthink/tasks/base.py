@@ -47,7 +47,8 @@ class Batch:
     def lengths(self) -> Tensor:
         """How long each sequence is without its padding: [n]."""
         there = self.inputs != 0
-        return (there.any(-1) if there.dim() == 3 else there).sum(1)
+        there = there.any(-1) if there.dim() == 3 else there
+        return (there * torch.arange(1, there.shape[1] + 1, device=there.device)).amax(1)
 
     def cut(self, length: int) -> Batch:
         """Sequences of this length: what lies beyond is cut off, what is missing is padded."""

@@ -179,6 +179,26 @@ def test_bits_are_flipped_while_it_thinks(open_page: OpenPage) -> None:
     assert page.locator(".happened li").count() == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "problem", "answer"),
+    [
+        ("listops", "[SM [MAX 2 9] 3 [MED 1 4 8]]", "MED+1+4+8", "6"),
+        ("arithmetic", "((4*7)+2)", "4*7", "0"),
+        ("ctl", "101 d a b", "d+a+b", None),
+    ],
+)
+def test_shipped_routers_answer(open_page: OpenPage, name: str, text: str, problem: str, answer: str | None) -> None:
+    page = open_page(f"#tab=expressions&weights={name}")
+    page.get_by_label("Type one").fill(text)
+    page.get_by_role("button", name="Think about this").click()
+    page.wait_for_function(f"() => decodeURIComponent(location.hash).includes('{problem}')")
+    _, task, _ = lt.load(name)
+    batch = task.parse(text)
+    truth = task.show(batch.targets[0], batch)
+    assert answer in (None, truth)
+    page.get_by_text(f"The network answers {truth}").first.wait_for()
+
+
 def test_an_expression_is_typed_and_answered(open_page: OpenPage, runs: Path) -> None:
     name, text = "group/listops-toy", "[MAX 2 [MIN 9 4] 0]"
     page = open_page(f"#tab=expressions&weights={name}")
@@ -267,6 +287,11 @@ def test_two_networks_race(open_page: OpenPage, tmp_path: Path) -> None:
     for card in (cards.nth(0), cards.nth(1)):
         assert "Cost of a step" in card.inner_text()
         assert "Accuracy in validation" in card.inner_text()
+    assert "100.0% after 30, 100.0% after 300 steps (n = 1000)" in cards.nth(0).inner_text()
+    page.get_by_label("Size").fill("8")
+    page.get_by_label("Size").press("Enter")
+    page.get_by_text("odd maze size").wait_for()
+    assert "size=9" in page.evaluate("location.hash")  # the problem that is on the screen
     with page.expect_download() as got:
         page.get_by_role("button", name="Picture").click()
     got.value.save_as(tmp_path / "race.png")

@@ -109,6 +109,13 @@ def test_each_kind_of_change_does_something_and_its_seed_matters(shelf: Shelf) -
     assert len({after(), after(Change(3, "zeros")), noise[0], noise[2], other[0], other[2]}) == 6
 
 
+def test_thoughts_of_another_expression_have_its_length(shelf: Shelf) -> None:
+    name, text = "group/listops-toy", Wanted(text="[MAX 2 [MIN 9 4] 0]")
+    plain, other = (frames(Thoughts(shelf), Script(name, text, c), 3) for c in ((), (Change(2, "swapped", 1),)))
+    assert same(plain[:2], other[:2])
+    assert not same(plain[2:], other[2:])
+
+
 def test_zeros_show_no_path_where_nothing_is_likelier_than_not(shelf: Shelf) -> None:
     found = frames(Thoughts(shelf), Script("mazes", Wanted(size=9), (Change(2, "zeros"),)), 2)
     assert (found[2].sections[0] == 127).all()
@@ -152,6 +159,8 @@ def test_a_feed_forward_network_ends_with_its_blocks(shelf: Shelf) -> None:
         (Script("prefix_sums", BITS, (Change(3, "problem", problem=Wanted(text="11")),)), "keeps its size: 16, not 2"),
         (Script("group/listops-toy", Wanted(text="[MAX 1 2")), "never closed"),
         (Script("group/arithmetic-toy", Wanted(text="(" * 500)), "up to 120 tokens"),
+        (Script("mazes", Wanted(text="S.\n.G\n"), (Change(2, "swapped"),)), "odd maze size"),
+        (Script("group/listops-toy", Wanted(text=f"[MAX{' 1' * 60}]"), (Change(2, "swapped"),)), "put noise or zeros"),
         (Script("group/sudoku-toy", Wanted(text="." * 81)), "several solutions"),
         (Script("group/chess-toy", Wanted(text="nonsense")), "not a position"),
     ],

@@ -6,7 +6,7 @@ import { Player, speedControl } from "./player.js";
 import { saveButtons } from "./save.js";
 import { TABS, TASK_NAMES } from "./tabs.js";
 import { Thought } from "./thought.js";
-import { copyAddress, press, short, trainedOn, verdictWords } from "./view.js";
+import { copyAddress, press, short, trainedOn, validationWords, verdictWords } from "./view.js";
 
 const COLOURS = [
   ["--accent", "path"],
@@ -20,7 +20,7 @@ export class Race {
     Object.assign(this, { root, catalogue, onlink });
     this.thoughts = [new Thought(), new Thought()];
     this.player = new Player(this.thoughts);
-    this.problem = null;
+    this.problem = this.asked = null;
     this._build();
     this._listen();
     this._start(wish);
@@ -37,7 +37,7 @@ export class Race {
       tab: "race",
       weights: this.choices[0].value,
       rival: this.choices[1].value,
-      problem: this.problem,
+      problem: this.problem ?? this.asked,
       changes: this.thoughts[0].script?.changes,
       step: this.player.goal ?? this.player.shown,
     };
@@ -77,7 +77,7 @@ export class Race {
   }
 
   run(problem, changes = [], step = null) {
-    this.problem = problem;
+    this.asked = problem; // the problem on the screen stays what it is until the new one is there
     this.message.hidden = true;
     this.player.pause();
     this.fresh = 2;
@@ -93,7 +93,7 @@ export class Race {
       { onchange: () => this._task() },
       ...tasks.map((task) => el("option", { value: task }, TASK_NAMES[task])),
     );
-    this.choices = [0, 1].map((i) => el("select", { onchange: () => this.run(this.problem), "aria-label": `Network ${"AB"[i]}` }));
+    this.choices = [0, 1].map((i) => el("select", { onchange: () => this.run(this.problem ?? this.asked), "aria-label": `Network ${"AB"[i]}` }));
     this.sizes = el("input", { type: "number", min: 1, max: 2048, value: 21, onchange: () => this.another() });
     this.message = el("div", { class: "message", role: "alert", hidden: true });
     this.racers = [0, 1].map((i) => this._racer(i));
@@ -178,6 +178,7 @@ export class Race {
   _listen() {
     this.thoughts.forEach((thought) => {
       thought.addEventListener("ready", () => {
+        this.problem = this.asked;
         if (this.fresh) this.fresh -= 1;
         if (this.fresh === 1) this.player.restart();
         if (this.playWhenReady) {
@@ -239,7 +240,7 @@ export class Race {
     const { about } = thought;
     const valid = card?.validation;
     const facts = [
-      ["Accuracy in validation", valid?.accuracy ? `${(100 * Math.max(...valid.accuracy)).toFixed(1)}% of ${valid.samples}` : "not measured"],
+      ["Accuracy in validation", valid?.accuracy ? validationWords(valid) : "not measured"],
       ["Trained on", trainedOn(card, about, this.catalogue)],
       ["Cost of a step", `${short(about.flops)} operations · ${(spent / Math.max(1, seen.length - 1)).toFixed(1)} ms`],
       ["Spent so far", `${short(about.flops * step)} operations · ${(spent / 1000).toFixed(2)} s`],

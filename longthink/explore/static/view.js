@@ -370,7 +370,7 @@ export class View {
       ["A step", `${short(about.flops)} operations${frame?.milliseconds ? ` · ${frame.milliseconds.toFixed(0)} ms` : ""}`],
     ];
     if (card?.recall !== null && card?.recall !== undefined) facts.push(["Recall", card.recall ? "yes" : "no"]);
-    if (valid?.accuracy) facts.push(["Validation", `${(100 * Math.max(...valid.accuracy)).toFixed(1)}% of ${valid.samples}`]);
+    if (valid?.accuracy) facts.push(["Validation", validationWords(valid)]);
     const text = JSON.stringify(facts);
     if (text === this.factsNow) return;
     this.factsNow = text;
@@ -416,6 +416,12 @@ export function trainedOn(card, about, catalogue) {
   const on = card?.trained_on ?? [];
   const sizes = on.length > 2 ? `${on[0]} to ${on.at(-1)}` : on.join(", ");
   return `${sizes} ${catalogue.units[about.task]}, ${about.trained_steps} steps`;
+}
+
+// After the steps of training, and after many more: some networks lose their answers.
+export function validationWords(valid) {
+  const parts = valid.steps.map((step, i) => `${(100 * valid.accuracy[i]).toFixed(1)}% after ${step}`);
+  return `${[...new Set(parts)].join(", ")} steps (n = ${valid.samples})`;
 }
 
 export function verdictWords(right, tab) {
