@@ -6,6 +6,7 @@ convergence      settle(model, inputs, steps)                        does it com
                  overthinking(model, task, train_steps, difficulty)  does it lose its answers when it thinks on?
 extrapolation    hard_to_easy(model, task, trained, train_steps)     does it solve what is easier than its training?
                  receptive_field(model, task, batch, steps)          how far does a change travel in a step?
+sizes            sizes(networks, difficulty, steps)                  how wide must it be, and trained for how long?
 attention        attention_maps(model, inputs, steps)                who looks where, and which columns move, when?
 experts          expert_use(model, inputs, steps)                    which experts are used, and which together?
 active           active_units(model, inputs, steps)                  how many hidden units does a token use?
@@ -23,7 +24,17 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-__all__ = ["active", "attention", "convergence", "experts", "extrapolation", "memory", "perturb", "representations"]
+__all__ = [
+    "active",
+    "attention",
+    "convergence",
+    "experts",
+    "extrapolation",
+    "memory",
+    "perturb",
+    "representations",
+    "sizes",
+]
 
 
 def __getattr__(name: str) -> ModuleType:

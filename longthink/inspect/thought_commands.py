@@ -15,6 +15,7 @@ from longthink.inspect.command_line import (
     Samples,
     Seed,
     Steps,
+    called,
     command,
     counted,
     listed,
@@ -207,10 +208,7 @@ def hard_to_easy(
         seed=seed,
         chunk=chunk,
     )
-    rows = [
-        [str(one.difficulty), f"{one.peak[0]:.1%}", str(one.peak[1]), f"{one.final:.1%}", str(one.samples)]
-        for one in found.curves
-    ]
+    rows = [[str(one.difficulty), *_peak(one)] for one in found.curves]
     table = (
         (loaded.task.unit, "peak", "at step", "final", "n"),
         rows,
@@ -222,6 +220,41 @@ def hard_to_easy(
         table,
         lambda: asked.draw_hard_to_easy(found, opened.name, loaded.task.unit),
     )
+
+
+@command()
+def sizes(
+    opened: Opened,
+    beside: Annotated[list[str] | None, typer.Option(help="Other weights for the same task; repeat it.")] = None,
+    difficulty: Difficulty = None,
+    steps: Steps = None,
+    samples: Samples = 20,
+    chunk: Chunk = 20,
+    seed: Seed = 0,
+) -> None:
+    """How wide must a network be, and trained for how many steps? Compare several (Figure 5.17)."""
+    from longthink.inspect import sizes as asked
+    from longthink.loading import load
+
+    loaded = opened.loaded
+    device = next(loaded.model.parameters()).device
+    networks = {opened.name: loaded, **{called(name): load(name, device) for name in beside or []}}
+    if len(networks) < 2:
+        raise UserError("There is nothing to compare with; name other networks with --beside.")
+    size, count = opened.size(difficulty), 3 * opened.steps(None) if steps is None else steps
+    with counted(len(networks) * samples * count, opened.as_json) as on_step:
+        found = asked.sizes(networks, size, count, samples=samples, seed=seed, chunk=chunk, on_step=on_step)
+    rows = [
+        [one.name, str(one.width or "-"), str(one.steps), f"{one.parameters:,}", *_peak(one.curve)]
+        for one in found.networks
+    ]
+    columns = ("network", "width", "m", "parameters", "peak", "at step", "final", "n")
+    about = f"{size} {loaded.task.unit}, {count} steps"
+    opened.give({**found.to_json(), "seed": seed}, (columns, rows, about), lambda: asked.draw(found, about))
+
+
+def _peak(curve: Any) -> list[str]:
+    return [f"{curve.peak[0]:.1%}", str(curve.peak[1]), f"{curve.final:.1%}", str(curve.samples)]
 
 
 @command("receptive-field")

@@ -126,6 +126,8 @@ def test_models_of_tokens(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
         (("overthinking", "prefix_sums", "--multiples", "a"), "--multiples must be whole numbers"),
         (("hard-to-easy", "mazes", "--difficulty", "4"), "odd maze size"),
         (("receptive-field", "prefix_sums", "--place", "99", "--samples", "1"), "is not in an input of 32"),
+        (("sizes", "prefix_sums"), "nothing to compare with"),
+        (("sizes", "prefix_sums", "--beside", "mazes"), "one task, and these are for mazes and prefix_sums"),
         (("attention", "ctl", "--steps", "0"), "--steps must be 1 or more"),
         (("attention", "repeat_copy"), "notes neither attention nor gates"),
         (("perturb", "prefix_sums", "--each-bit", "--disturb", "noise@1"), "leave out --disturb"),
@@ -145,6 +147,22 @@ def test_one_sentence_for_every_mistake(args: tuple[str, ...], message: str) -> 
 def test_help_does_not_wait_for_torch() -> None:
     code = "import sys, longthink.inspect.commands; assert not {'torch', 'matplotlib'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = []
+    for width, steps in ((8, 3), (16, 3), (16, 5)):
+        recipe = Recipe("toy", "prefix_sums", (8,), model_options={"width": width, "head": [8, 4]}, steps=steps)
+        task, built = rebuild(recipe)
+        saved = lt.save(lt.Loaded(built, task, {"recipe": recipe.to_json()}), tmp_path / f"w{width}-m{steps}")
+        names.append(str(saved))
+    args = ["sizes", names[2], "--beside", names[0], "--beside", names[1], "--samples", "3", "--steps", "6"]
+    found = json_of(capsys, *args, "--plot", str(tmp_path / "sizes.png"))
+    assert [(one["width"], one["train_steps"]) for one in found["networks"]] == [(8, 3), (16, 3), (16, 5)]
+    assert all(len(one["accuracy"]) == 6 for one in found["networks"])
+    assert matplotlib.image.imread(tmp_path / "sizes.png")[..., :3].std() > 0.02
+    run(*args)
+    assert "w16-m5" in capsys.readouterr().out
 
 
 def test_experts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
