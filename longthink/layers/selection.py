@@ -205,13 +205,13 @@ def balanced_assignment(logits: Tensor, rounds: int, there: Tensor | None = None
     are summed over those tokens that are ``there`` [tokens].
     """
     tokens, experts = logits.shape
-    share = logits.new_tensor(tokens / experts) if there is None else there.sum() / experts
+    log_share = math.log(tokens / experts) if there is None else (there.sum() / experts).log()
     of_expert = logits.new_zeros(experts)
     for _ in range(rounds):
         of_token = -(logits + of_expert).logsumexp(1, keepdim=True)
         rows = logits + of_token
         counted = rows if there is None else rows.masked_fill(~there[:, None], -torch.inf)
-        of_expert = share.log() - counted.logsumexp(0)
+        of_expert = log_share - counted.logsumexp(0)
     return logits + of_token + of_expert
 
 
