@@ -72,7 +72,7 @@ def _study(name: str, title: str, tables: str, rows: dict[str, str]) -> Study:
         rows=tuple(Row(label, f"text-{kind}") for kind, label in rows.items()),
         exams=(Bits("test", 512, 4_000, 12), Bits("valid", 512, 2_000, 12, split="valid")),
         measure="Bits per byte of a text that no network was trained on, with four times the memory of training.",
-        remarks="Stored are 1,000 updates (--set epochs=2 --set train_samples=16000), a tenth of what the recipes plan.",
+        remarks="Stored: 1,000 updates (--set epochs=2 --set train_samples=16000), a tenth of what the recipes plan.",
         learning_curves=True,
     )
 
