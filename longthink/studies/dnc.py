@@ -140,7 +140,7 @@ add(
             )
             for kind in _BABI
         ),
-        exams=tuple(WordErrors(f"task {number}", number, 1_000, 0, chunk=50) for number in range(1, 21)),
+        exams=tuple(WordErrors(f"task {number}", number, 1_000, 0, chunk=200) for number in range(1, 21)),
         measure="Wrong words of the answers, in percent; a task is failed above 5.",
         remarks="Our copy lacks the large training file of task 3; the file of 1,000 questions stands in for it.",
         learning_curves=True,
