@@ -72,7 +72,8 @@ def test_exams_along_an_axis_share_a_table_and_a_picture(tmp_path: Path) -> None
             text,
         )
         assert found, text
-    assert "never run" not in text
+    assert "Not run: feed-forward; never run." in text
+    assert "## never run" not in text
     assert (results / "toy.png").stat().st_size > 5_000
     assert not list(results.glob("toy-*.png"))
 
