@@ -12,6 +12,7 @@ from longthink.models import models
 from longthink.recipes import recipes
 from longthink.solving import HABITS
 from longthink.studies import studies
+from longthink.studies.base import Study
 from longthink.tasks import task, tasks
 from longthink.training.recipe import Recipe
 from longthink.training.validation import in_words
@@ -29,7 +30,14 @@ def recipe(name: str) -> Recipe:
 
 def table(kind: str) -> tuple[dict[str, Any], ...]:
     """One row about each of ``list(kind)``, its name first."""
-    about = {"tasks": _task, "models": _model, "recipes": _recipe, "weights": _weights, "studies": _study}
+    cards = shipped()  # files, read once
+    about: dict[str, Callable[[str], dict[str, Any]]] = {
+        "tasks": lambda name: _task(name, name in cards),
+        "models": lambda name: {"what it is": _first_line(models[name])},
+        "recipes": lambda name: _recipe(recipes[name]),
+        "weights": lambda name: _weights(cards[name]),
+        "studies": lambda name: _study(studies[name]),
+    }
     return tuple({"name": name, **about[kind](name)} for name in _names(kind))
 
 
@@ -46,21 +54,17 @@ def _names(kind: str) -> Iterable[str]:
     return kinds[kind]()
 
 
-def _task(name: str) -> dict[str, Any]:
+def _task(name: str, ready: bool) -> dict[str, Any]:
+    problem = task(name)
     return {
-        "size counts": task(name).unit,
+        "size counts": problem.unit,
         "usual size": HABITS[name].size if name in HABITS else None,
-        "weights": "shipped" if name in shipped() else "train them",
-        "what it is": _first_line(sys.modules[type(task(name)).__module__]),
+        "weights": "shipped" if ready else "train them",
+        "what it is": _first_line(sys.modules[type(problem).__module__]),
     }
 
 
-def _model(name: str) -> dict[str, Any]:
-    return {"what it is": _first_line(models[name])}
-
-
-def _recipe(name: str) -> dict[str, Any]:
-    r = recipes[name]
+def _recipe(r: Recipe) -> dict[str, Any]:
     return {
         "task": r.task,
         "sizes": [*r.difficulty],
@@ -72,13 +76,11 @@ def _recipe(name: str) -> dict[str, Any]:
     }
 
 
-def _study(name: str) -> dict[str, Any]:
-    s = studies[name]
+def _study(s: Study) -> dict[str, Any]:
     return {"title": s.title, "published": s.source, "rows": len(s.rows)}
 
 
-def _weights(name: str) -> dict[str, Any]:
-    card = shipped()[name]
+def _weights(card: dict[str, Any]) -> dict[str, Any]:
     return {
         "task": card["recipe"]["task"],
         "recipe": card["recipe"]["name"],

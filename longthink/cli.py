@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longthink.errors import UserError, at_least, unknown, whole_numbers
+from longthink.errors import UserError, at_least, check_precision, unknown, whole_numbers
 from longthink.explore.command import explore
 from longthink.inspect.commands import app as inspection
 
@@ -237,8 +237,7 @@ def evaluate(
 
     at_least(1, samples=samples, read_every=read_every, **({} if chunk is None else {"chunk": chunk}))
     at_least(0, seed=seed)
-    if precision not in ("32", "bf16"):
-        raise UserError(f"--precision must be 32 or bf16, not {precision!r}.")
+    check_precision(precision)
     for path, kinds in ((out, (".json",)), (plot, (".png", ".pdf", ".svg"))):
         if path is not None:
             solving.check_place(path, kinds)

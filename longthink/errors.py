@@ -28,6 +28,12 @@ def at_least(low: int, **options: int) -> None:
             raise UserError(f"--{name.replace('_', '-')} must be {low} or more, not {value}.")
 
 
+def check_precision(precision: str) -> None:
+    """The one of the command line."""
+    if precision not in ("32", "bf16"):
+        raise UserError(f"--precision must be 32 or bf16, not {precision!r}.")
+
+
 def whole_numbers(name: str, text: str) -> tuple[int, ...]:
     """An option of the command line that is a list."""
     try:

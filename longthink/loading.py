@@ -48,12 +48,19 @@ def load(name_or_folder: str | Path, device: str | torch.device = "cpu") -> Load
         raise UserError(f"{weights} has no recipe in its card, so its network cannot be rebuilt; train it again.")
     recipe = Recipe.from_json(card["recipe"])
     problem, model = rebuild(recipe, beside=weights.parent)
-    try:
-        model.load_state_dict({key: value.float() for key, value in tensors.items()})
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise UserError(f"The weights in {weights} do not fit their recipe ({reason}); train them again.") from None
+    reason = misfit(model, {key: value.float() for key, value in tensors.items()})
+    if reason:
+        raise UserError(f"The weights in {weights} do not fit their recipe ({reason}); train them again.")
     return Loaded(model.to(device).eval().requires_grad_(False), problem, card)
+
+
+def misfit(model: ThinkingModule, tensors: dict[str, torch.Tensor]) -> str | None:
+    """Put weights into a network; why they do not fit where they do not."""
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        return str(error).splitlines()[-1].strip()
+    return None
 
 
 def rebuild(recipe: Recipe, seed: int = 0, beside: Path | None = None) -> tuple[Task, ThinkingModule]:
@@ -94,7 +101,7 @@ def keep_learned(problem: Task, folder: Path) -> None:
     learned = getattr(problem, "learned", None)
     for option, file in {} if learned is None else learned().items():
         place = folder / f"task.{option}"
-        if not place.exists():
+        if file.resolve() != place.resolve():  # what lies there may be another network's
             replace_file(place, partial(shutil.copyfile, file))
 
 

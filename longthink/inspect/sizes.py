@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from longthink.errors import UserError
-from longthink.evaluate import Curve, curve
+from longthink.evaluate import Curve, evaluate
 from longthink.inspect.pieces import OnStep, nobody
 from longthink.loading import Loaded
 
@@ -57,9 +57,8 @@ def sizes(
         raise UserError(f"Networks are compared on one task, and these are for {' and '.join(sorted(tasks))}.")
     found = []
     for name, loaded in networks.items():
-        batch = loaded.task.sample(samples, difficulty, seed, "test")
         taken = min(steps, getattr(loaded.model, "max_steps", None) or steps)
-        measured = curve(loaded.model, loaded.task, batch, taken, chunk=chunk)
+        (measured,) = evaluate(loaded.model, loaded.task, (difficulty,), taken, samples=samples, seed=seed, chunk=chunk)
         on_step(samples * taken)
         width = loaded.recipe.model_options.get("width", getattr(loaded.model, "width", None))
         parameters = sum(weight.numel() for weight in loaded.model.parameters())

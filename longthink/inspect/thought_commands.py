@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from longthink.errors import UserError, whole_numbers
+from longthink.errors import UserError, check_precision, whole_numbers
 from longthink.inspect.command_line import (
     Chunk,
     Difficulties,
@@ -96,8 +96,7 @@ def convergence(
 
     if not tolerance > 0:
         raise UserError(f"--tolerance must be above 0, not {tolerance:g}.")
-    if precision not in ("32", "bf16"):
-        raise UserError(f"--precision must be 32 or bf16, not {precision!r}.")
+    check_precision(precision)
     size = opened.size(difficulty)
     real = opened.sample(samples, size, seed).inputs
     nonsense = asked.noise_like(real, loaded.task.shape.get("vocabulary"), seed)

@@ -30,9 +30,9 @@ def entropy(chosen: Chosen) -> Tensor:
 def switch(chosen: Chosen) -> Tensor:
     """N_E f . p, with f the tokens an expert gets and p its mean score (Eq. 7.14-7.16): k at best for a softmax."""
     experts = chosen.scores.shape[-1]
-    scores, weight = chosen.scores.flatten(0, -2), _counted(chosen).flatten()
-    p = (scores * weight[:, None]).sum(0) / weight.sum()
-    f = (usage(chosen) * _counted(chosen).sum(1, keepdim=True)).sum(0) / weight.sum()
+    counted = _counted(chosen)
+    p = (chosen.scores * counted[..., None]).flatten(0, -2).sum(0) / counted.sum()
+    f = (usage(chosen) * counted.sum(1, keepdim=True)).sum(0) / counted.sum()
     return experts * f.to(p.dtype) @ p
 
 

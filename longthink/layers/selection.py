@@ -164,7 +164,7 @@ class Switch(Softmax):
         # Padding waits in a queue of its own.
         waiting = experts if there is None else torch.where(there[..., None], experts, self.experts)
         routes = waiting.flatten(0, -2).T  # [k, tokens]: all first choices come before any second
-        number = (waiting < self.experts).sum()
+        number = (waiting < self.experts).sum().double()  # 1.2 x 40 / 8 is 6, in single precision perhaps 5.99
         limit = (self.capacity * number / self.experts).floor().clamp_min(1)
         places = queue_places(routes.flatten(), self.experts + 1)
         return chosen * (places < limit).view(routes.shape).T.view(chosen.shape)

@@ -24,7 +24,7 @@ from torch.multiprocessing import ProcessRaisedException
 
 from longthink.errors import UserError
 from longthink.hardware import hardware
-from longthink.loading import keep_learned, load, rebuild
+from longthink.loading import keep_learned, load, misfit, rebuild
 from longthink.tasks import Task
 from longthink.think import ThinkingModule
 from longthink.training.checkpoint import RunFolder, load_last, save_best, save_last
@@ -106,12 +106,10 @@ def train(recipe: Recipe, seed: int = 0, options: TrainingOptions | None = None)
 def _beginning(recipe: Recipe, seed: int, run: RunFolder) -> tuple[Task, ThinkingModule]:
     """The task, and the network with the weights that training starts from."""
     problem, model = rebuild(recipe, seed, beside=run.path)
-    if recipe.weights is not None:
-        try:
-            model.load_state_dict(load(recipe.weights).model.state_dict())
-        except RuntimeError as error:
-            reason = str(error).splitlines()[-1].strip()
-            raise UserError(f"The weights {recipe.weights} are of another network than this one: {reason}") from None
+    if recipe.weights is not None and not run.last.exists():  # a run that goes on has its own
+        reason = misfit(model, load(recipe.weights).model.state_dict())
+        if reason:
+            raise UserError(f"The weights {recipe.weights} are of another network than this one: {reason}")
     return problem, model
 
 

@@ -73,6 +73,8 @@ def test_subwords_stay_what_they_were_when_the_corpus_changes(toy: Recipe, tmp_p
     recipe = override(recipe, ["train_samples=8"])
     run = train(recipe, 0, options(tmp_path))
     before = load(run).task.encode("the cat and the dog").tolist()
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "task.tokeniser").write_text("of another network")
     saved = save(load(run), tmp_path / "saved")
     corpus.write_text("quite another text with other words\n" * 300)
     assert load(run).task.encode("the cat and the dog").tolist() == before

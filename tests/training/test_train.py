@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shutil
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
@@ -259,6 +260,17 @@ def test_training_may_start_from_weights(tmp_path: Path) -> None:
         wider = override(replace(TOY, weights=weights), ["model.width=5"])
         with pytest.raises(UserError, match=says):
             train(wider, 0, options(tmp_path))
+
+
+def test_a_run_goes_on_without_the_weights_it_started_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = train(TOY, 0, options(tmp_path))
+    recipe = replace(TOY, weights=str(first))
+    late = Trainer._is_late
+    monkeypatch.setattr(Trainer, "_is_late", lambda trainer, _: trainer.update == 5)
+    train(recipe, 1, options(tmp_path))
+    monkeypatch.setattr(Trainer, "_is_late", late)
+    shutil.rmtree(first)
+    assert read_json(train(recipe, 1, options(tmp_path)) / "card.json")["finished"]["updates"] == recipe.updates
 
 
 def test_averaging_does_not_change_what_is_averaged(tmp_path: Path) -> None:
