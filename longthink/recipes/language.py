@@ -91,6 +91,8 @@ def ablations(size: _Size) -> dict[str, dict[str, Any]]:
         "sigma_moe-softmax_before": _mixture(size, n, 4, selection="softmax", **delta),
         "sigma_moe-standard_init": _mixture(size, n, 4, initialisation="standard", **delta),
         "sigma_moe-no_dropout": _mixture(size, n, 4),
+        "sigma_moe-standard_init-no_dropout": _mixture(size, n, 4, initialisation="standard"),
+        "sigma_moe-balanced": _mixture(size, n, 4, balance_weight=0.01),
         "sigma_moe-no_regularisation": _mixture(size, n, 4, balance=None),
         "sigma_moe-k8-g64": _mixture(size, 2 * n, 8, units=64, **delta),
         "sigma_moe-k2-g256": _mixture(size, n // 2, 2, units=256, **delta),
@@ -107,6 +109,7 @@ def ablations(size: _Size) -> dict[str, dict[str, Any]]:
         "switch-k1-g128": _mixture(size, n, 1, dropout=size.dropout, **switch),
         "switch-k1-g128-no_dropout": _mixture(size, n, 1, **switch),
         "s_base-k1-g512": _mixture(size, n // 4, 1, units=512, selection="sinkhorn"),
+        "s_base-standard_init": _mixture(size, n, 4, selection="sinkhorn", initialisation="standard"),
         "s_base-published": _mixture(size, n, 4, selection="sinkhorn", selection_options={"published": True}),
     }
 

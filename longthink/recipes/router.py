@@ -147,6 +147,19 @@ def _short() -> None:
         add(replace(full, name=f"{name}-short", model_options=options, learning_rate=rate, note=note, **short))
 
 
+def _long() -> None:
+    """Routers whose answers are to stay: the long-horizon loss asks for them at up to 60 steps more than in training.
+    That of ListOps starts from the shipped weights."""
+    horizon: dict[str, Any] = {"alpha": 0.5, "horizon": 60, "patient_steps": 100}
+    for name in ("ctl-router", "ctl-backward-router"):
+        note = "the router of Table 5.1 with the long-horizon loss"
+        add(replace(recipes[name], name=f"{name}-long", note=note, first_n=14, **horizon))
+    schedule: dict[str, Any] = {"learning_rate": 2e-4, "epochs": 4, "warmup_updates": 200, "average": 0.999}
+    note = "7,812 more updates with the long-horizon loss"
+    short = replace(recipes["listops-router-short"], name="listops-router-long", weights="listops", note=note)
+    add(replace(short, first_n=20, **horizon, **schedule))
+
+
 def _with_experts() -> None:
     """The router whose update is a sigma-MoE of twice the units, a quarter of them active."""
     experts = {"experts": 8, "k": 2, "dropout": 0.5}
@@ -238,6 +251,7 @@ def _ctlpp() -> None:
 
 _published()
 _short()
+_long()
 _with_experts()
 _ablations()
 _ctlpp()

@@ -30,6 +30,8 @@ ABLATIONS = {
     "sigma_moe-softmax_before": "softmax before the choice",
     "sigma_moe-standard_init": "standard initialisation",
     "sigma_moe-no_dropout": "no dropout of experts",
+    "sigma_moe-standard_init-no_dropout": "standard initialisation, no dropout of experts",
+    "sigma_moe-balanced": "balanced with weight 0.01, no dropout of experts",
     "sigma_moe-no_regularisation": "no regularisation, no dropout of experts",
     "sigma_moe-k8-g64": "K = 8, G = 64",
     "sigma_moe-k2-g256": "K = 2, G = 256",
@@ -38,6 +40,7 @@ ABLATIONS = {
     "sigma_moe-k1": "K = 1, G = 128",
     "sigma_moe-k2": "K = 2, G = 128",
     "sigma_moe-k8": "K = 8, G = 128",
+    "s_base-standard_init": "S-BASE, standard initialisation",
     "s_base-published": "S-BASE with the signs of the public code",
 }
 

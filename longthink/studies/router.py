@@ -73,6 +73,7 @@ def _ctl(backward: bool) -> None:
             rows=(
                 *_rows(order, exams, backward_rows if backward else forward_rows),
                 Row("NDR with sigma-MoE", f"{order}-router-sigma_moe"),
+                Row("NDR with the long-horizon loss", f"{order}-router-long"),
             ),
             exams=(
                 Exam(exams[0], (2, 3, 4, 5), 1_000, 28, chunk=1_000, split="valid"),
@@ -174,13 +175,20 @@ def _expressions() -> None:
         "gated_positions": ((1.0, 0.01), (0.90, 0.06)),
         "router": ((1.0, 0.0), (0.99, 0.01)),
     }
+    ours = {
+        "arithmetic": {"NDR in a fifth of the updates": "arithmetic-router-short"},
+        "listops": {
+            "NDR in a fifth of the updates": "listops-router-short",
+            "the same, then the long-horizon loss": "listops-router-long",
+        },
+    }
     for task, table, rows, steps in (("arithmetic", "5.3", arithmetic, 30), ("listops", "5.4", listops, 40)):
         add(
             Study(
                 name=task,
                 title=f"{'Arithmetic' if task == 'arithmetic' else 'ListOps'}, trained on depths 1-5",
                 source=f"Table {table}",
-                rows=(*_rows(task, exams, rows), Row("NDR in a fifth of the updates", f"{task}-router-short")),
+                rows=(*_rows(task, exams, rows), *(Row(label, recipe) for label, recipe in ours[task].items())),
                 exams=(
                     Exam(exams[0], (1, 2, 3, 4, 5), 1_000, steps, chunk=1_000, split="valid"),
                     Exam(exams[1], (7, 8), 1_000, steps, chunk=1_000),

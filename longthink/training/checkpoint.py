@@ -112,7 +112,13 @@ def unpack(
     for name, value in parts["optimizer"].items():
         index, _, slot = name.partition(".")
         state.setdefault(int(index), {})[slot] = value
-    _check_optimizer(state, optimizer)
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    _check_optimizer(state, [weight.shape for weight in weights])
+    # Files forget how values lie in memory, and fused optimisers insist on the order of the weights.
+    for place, slots in state.items():
+        for slot, value in slots.items():
+            if value.dim():
+                slots[slot] = torch.empty_like(weights[place]).copy_(value)
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     if parts["average"].keys() != (average or {}).keys():
         raise ValueError("its averaged weights are not those of this model")
@@ -121,12 +127,12 @@ def unpack(
     return tuple(parts["memory"][str(layer)] for layer in range(len(parts["memory"])))
 
 
-def _check_optimizer(state: dict[int, dict[str, Tensor]], optimizer: torch.optim.Optimizer) -> None:
+def _check_optimizer(state: dict[int, dict[str, Tensor]], shapes: Sequence[torch.Size]) -> None:
     # PyTorch takes anything here and fails at the next update.
-    shapes = dict(enumerate(weight.shape for group in optimizer.param_groups for weight in group["params"]))
     for index, slots in state.items():
-        fits = all(value.dim() == 0 or value.shape == shapes.get(index) for value in slots.values())
-        if index not in shapes or not fits or slots.keys() != next(iter(state.values())).keys():
+        there = 0 <= index < len(shapes)
+        fits = there and all(value.dim() == 0 or value.shape == shapes[index] for value in slots.values())
+        if not fits or slots.keys() != next(iter(state.values())).keys():
             raise ValueError(f"its optimiser's memory of weight {index} is not that of this model")
 
 

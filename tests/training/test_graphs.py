@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._pytree import tree_map_only
 
 from longthink.models import build
 from longthink.tasks import Batch, task
@@ -119,6 +120,8 @@ def read_on(device: str, half: bool, limit: float) -> None:
             with torch.autocast(device, torch.bfloat16, enabled=half):
                 losses = Objective(model)(batch, plan, past=past)
             losses["loss"].backward()
+            # No graph that knows these weights may be alive when another is captured.
+            losses = tree_map_only(torch.Tensor, torch.Tensor.detach, losses)
         past = Past(losses["memory"])
         fast = [p.grad.clone() for p in model.parameters() if p.grad is not None]
         other.load_state_dict(model.state_dict())

@@ -23,10 +23,11 @@ from longthink.tasks import Batch, task
 from longthink.tasks.prefix_sums import PrefixSums
 from longthink.training import train as training
 from longthink.training import validation
-from longthink.training.checkpoint import RunFolder
+from longthink.training.checkpoint import RunFolder, load_last
 from longthink.training.data import TrainingData, _equally_often, _rounded, mixed_problems, proportions
 from longthink.training.files import read_json, read_tensors
 from longthink.training.recipe import Recipe, override
+from longthink.training.schedule import make_optimizer
 from longthink.training.train import Trainer, TrainingOptions, train
 from longthink.training.validation import Solved, Verdict
 from tests.training.toy import TOY, assert_same_end, metrics, options
@@ -77,6 +78,31 @@ def test_images_resume_too(tmp_path: Path) -> None:
     for _ in range(MAZES.updates):
         run = train(MAZES, 0, options(tmp_path / "stopped", seconds=0))
     assert_same_end(whole, run)
+
+
+def test_the_optimisers_memory_lies_as_the_weights_do_after_a_stop(tmp_path: Path) -> None:
+    """Fused optimisers, which a GPU gets, refuse any other order."""
+    train(MAZES, 0, options(tmp_path, seconds=0))
+    run = RunFolder(tmp_path, MAZES, 0)
+    model = rebuild(MAZES, 0)[1]
+    optimizer = make_optimizer(MAZES, model)
+    load_last(run, model, optimizer, None)
+    stored, _ = read_tensors(run.last)
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    assert any(not weight.is_contiguous() for weight in weights)
+    for index, weight in enumerate(weights):
+        for slot in ("exp_avg", "exp_avg_sq"):
+            assert optimizer.state[weight][slot].stride() == weight.stride()
+            assert torch.equal(optimizer.state[weight][slot], stored[f"optimizer.{index}.{slot}"])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="fused optimisers of a GPU")
+@pytest.mark.parametrize("recipe", [MAZES, TOY], ids=lambda recipe: recipe.name)
+def test_training_goes_on_after_a_stop_on_a_gpu(tmp_path: Path, recipe: Recipe) -> None:
+    for _ in range(3):
+        run = train(recipe, 0, replace(options(tmp_path, seconds=0), accelerator="cuda"))
+    assert read_tensors(run / "last.safetensors")[1]["update"] == 3
 
 
 def test_enough_flawless_validations_in_a_row_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
