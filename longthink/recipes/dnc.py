@@ -69,6 +69,7 @@ _TASKS = (
         fresh=False,
         weight_decay=2.5e-6,
         batch=2,
+        pool=1,  # tasks differ in length: sorted stories would make every batch one task's
         epochs=25,  # 500,000 updates
     ),
 )

@@ -74,7 +74,7 @@ class TrainingData:
             drawn = _shuffled(bits, recipe.train_samples)
         # A random rest is left out of the last batch, before sequences are sorted by their length.
         order = torch.from_numpy(drawn[:count])
-        self._order = order if self._lengths is None else _binned(order, self._lengths, recipe.batch)
+        self._order = order if self._lengths is None else _binned(order, self._lengths, recipe.batch, recipe.pool)
         self._epoch = epoch
 
 
@@ -101,7 +101,7 @@ def _rounded(length: int) -> int:
     return -(-length // step) * step
 
 
-def _binned(order: torch.Tensor, lengths: torch.Tensor, batch: int, pool: int = 32) -> torch.Tensor:
+def _binned(order: torch.Tensor, lengths: torch.Tensor, batch: int, pool: int) -> torch.Tensor:
     """The same order with sequences of like length in one batch: pools of batches are sorted, their batches mixed."""
     parts = []
     for part in order.split(batch * pool):

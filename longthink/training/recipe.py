@@ -56,6 +56,8 @@ class Recipe:
     """New problems every epoch instead of the same ones again."""
     valid_samples: int = 1_000
     batch: int = 50
+    pool: int = 32
+    """Sequences are sorted by length among so many batches, which saves padding; 1 leaves them mixed in every batch."""
     epochs: int = 50
 
     optimizer: Literal["adam", "adamw", "sgd", "rmsprop"] = "adam"
@@ -220,7 +222,7 @@ def _check(r: Recipe) -> None:
         )
     if r.steps < (1 if r.alpha > 0 else 0):
         raise UserError(f"steps must be 1 or more, or 0 without a progressive term, not {r.steps}.")
-    positive = ("train_samples", "valid_samples", "batch", "epochs", "validate_every", "progressive_every")
+    positive = ("train_samples", "valid_samples", "batch", "pool", "epochs", "validate_every", "progressive_every")
     for name in positive:
         if getattr(r, name) < 1:
             raise UserError(f"{name} must be 1 or more, not {getattr(r, name)}.")

@@ -229,6 +229,15 @@ def test_sequences_come_in_few_shapes_with_little_padding() -> None:
     assert len(set(shapes)) == 8 + 4 * 5
 
 
+@pytest.mark.parametrize(("pool", "alike"), [(32, True), (1, False)])
+def test_sequences_of_a_batch_are_alike_or_mixed(pool: int, alike: bool) -> None:
+    recipe = replace(recipes["ctl-router"], train_samples=640, batch=20, shares=None, balanced=False, pool=pool)
+    data = TrainingData(recipe, task("ctl"), 0, torch.device("cpu"))
+    depths = [len(data.batch(update).lengths().unique()) for update in range(32)]
+    assert (np.mean(depths) < 1.5) == alike
+    assert (min(depths) >= 3) == (not alike)  # of five
+
+
 def test_no_sequence_is_always_left_out_of_the_last_batch() -> None:
     recipe = replace(recipes["ctl-router"], train_samples=1_000, batch=300, shares=None)
     data = TrainingData(recipe, task("ctl"), 0, torch.device("cpu"))
