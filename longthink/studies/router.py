@@ -179,7 +179,7 @@ def _expressions() -> None:
         "arithmetic": {"NDR in a fifth of the updates": "arithmetic-router-short"},
         "listops": {
             "NDR in a fifth of the updates": "listops-router-short",
-            "the same, then the long-horizon loss": "listops-router-long",
+            "NDR in a fifth of the updates, then the long-horizon loss": "listops-router-long",
         },
     }
     for task, table, rows, steps in (("arithmetic", "5.3", arithmetic, 30), ("listops", "5.4", listops, 40)):
@@ -193,6 +193,8 @@ def _expressions() -> None:
                     Exam(exams[0], (1, 2, 3, 4, 5), 1_000, steps, chunk=1_000, split="valid"),
                     Exam(exams[1], (7, 8), 1_000, steps, chunk=1_000),
                     *(Exam(f"depth {d}", d, 1_000, 2 * steps, chunk=1_000, skip=deeper) for d in (6, 9, 10, 12)),
+                    # Does it keep its answers?
+                    Exam("depth 5", 5, 1_000, 200, read_every=10, chunk=100, skip=deeper),
                 ),
             )
         )

@@ -120,7 +120,7 @@ def read_on(device: str, half: bool, limit: float) -> None:
             with torch.autocast(device, torch.bfloat16, enabled=half):
                 losses = Objective(model)(batch, plan, past=past)
             losses["loss"].backward()
-            # No graph that knows these weights may be alive when another is captured.
+            # Autograd must have let go of the weights when a graph is captured; in training nobody keeps the losses.
             losses = tree_map_only(torch.Tensor, torch.Tensor.detach, losses)
         past = Past(losses["memory"])
         fast = [p.grad.clone() for p in model.parameters() if p.grad is not None]

@@ -15,6 +15,7 @@ from longthink.errors import UserError
 from longthink.loading import rebuild
 from longthink.models.deepthinking import DeepThinking
 from longthink.recipes import recipes
+from longthink.training.losses import draw_plan
 from longthink.training.recipe import Recipe, override
 from tests.fixtures import SHARED
 
@@ -361,3 +362,15 @@ def test_an_option_that_a_model_or_task_does_not_have() -> None:
             rebuild(override(TOY, [setting]))
     with pytest.raises(UserError, match="it has none"):
         rebuild(replace(TOY, task="prefix_sums", difficulty=(8,), task_options={"loops": 1}))
+
+
+@pytest.mark.parametrize("name", ["ctl-router-long", "ctl-backward-router-long", "listops-router-long"])
+def test_routers_that_are_to_keep_their_answers(name: str) -> None:
+    recipe = recipes[name]
+    m = recipe.steps
+    assert recipe.valid_steps == (m, 100)
+    plans = [draw_plan(recipe, 0, update) for update in range(2_000)]
+    assert all((plan.alpha > 0) == (update % 4 == 0) for update, plan in enumerate(plans))
+    later = [plan for plan in plans if plan.alpha > 0]
+    assert {plan.n for plan in later} == set(range(m, 60))  # and so their updates can be captured as graphs
+    assert {plan.k for plan in later} == set(range(1, m + 1))
