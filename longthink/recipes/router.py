@@ -151,13 +151,13 @@ def _long() -> None:
     """Routers whose answers are to stay: every fourth update the long-horizon loss asks for them after up to 60 steps
     and as many more as in training. That of ListOps starts from the shipped weights."""
     horizon: dict[str, Any] = {"alpha": 0.5, "horizon": 60, "progressive_every": 4, "patient_steps": 100}
+    note = "the router of Table 5.1 with the long-horizon loss"
     for name in ("ctl-router", "ctl-backward-router"):
-        note = "the router of Table 5.1 with the long-horizon loss"
-        add(replace(recipes[name], name=f"{name}-long", note=note, first_n=14, **horizon))
-    schedule: dict[str, Any] = {"learning_rate": 2e-4, "epochs": 4, "warmup_updates": 200, "average": 0.999}
-    note = "7,812 more updates with the long-horizon loss"
-    short = replace(recipes["listops-router-short"], name="listops-router-long", weights="listops", note=note)
-    add(replace(short, first_n=20, **horizon, **schedule))
+        full = recipes[name]
+        add(replace(full, name=f"{name}-long", note=note, first_n=full.steps, **horizon))
+    short, note = recipes["listops-router-short"], "7,812 more updates with the long-horizon loss"
+    horizon |= {"weights": "listops", "learning_rate": 2e-4, "epochs": 4, "warmup_updates": 200, "average": 0.999}
+    add(replace(short, name="listops-router-long", note=note, first_n=short.steps, **horizon))
 
 
 def _with_experts() -> None:

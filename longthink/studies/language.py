@@ -45,13 +45,8 @@ ABLATIONS = {
 }
 
 
-LONGER = {
-    "dense": "dense",
-    "switch": "Switch",
-    "s_base": "S-BASE",
-    "sigma_moe-no_dropout": "sigma-MoE, no dropout of experts",
-    "sigma_moe-balanced": "the same, balanced with weight 0.01",
-}
+LONGER = {kind: ROWS[kind] for kind in ("dense", "switch", "s_base", "sigma_moe-no_dropout")}
+LONGER["sigma_moe-balanced"] = "sigma-MoE, balanced with weight 0.01, no dropout of experts"
 
 
 @dataclass(frozen=True)
