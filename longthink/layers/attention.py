@@ -37,7 +37,7 @@ class Attention(nn.Module):
         self.key_value = Linear(width, 2 * width, bias=False)  # rows: head, key then value, channel
         self.merge = Linear(width, width, bias=False)
         self.content_bias = nn.Parameter(torch.zeros(heads, self.channels))
-        for part in (self.query, self.key_value, self.merge):
+        for part in (self.query, self.key_value):  # the merge keeps a linear layer's own, as in the public code
             nn.init.xavier_uniform_(part.weight)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -83,6 +83,7 @@ class RelativeAttention(Attention):
     def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__(width, heads, dropout)
         self.position = Linear(width, width, bias=False)
+        nn.init.xavier_uniform_(self.position.weight)
         self.position_bias = nn.Parameter(torch.zeros(heads, self.channels))
         if self.learned_scale:
             self.scale = nn.Parameter(torch.tensor([1 / math.sqrt(self.channels)]))
@@ -125,6 +126,7 @@ class GeometricAttention(Attention):
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__(width, heads, dropout)
+        nn.init.xavier_uniform_(self.merge.weight)
         self.direction = Linear(width, 2 * heads)  # rows: head, then keys before and keys after; Eq. 5.9
         self.scale = nn.Parameter(torch.tensor([1 / math.sqrt(self.channels)]))  # alpha of Eq. 5.10
         self.direction_scale = nn.Parameter(torch.ones(1))  # beta

@@ -117,6 +117,7 @@ class Transformer(nn.Module):
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
         gate_dropout: float = 0.0,
+        embedding_std: float = 1.0,
         act: Literal["graves", "universal"] | None = None,
         act_weight: float = 0.03,
         feedforward: str = "dense",
@@ -125,6 +126,8 @@ class Transformer(nn.Module):
         super().__init__()
         if read_from not in ("first", "last"):
             raise UserError(f"read_from must be first or last, not {read_from!r}.")
+        if not embedding_std > 0:
+            raise UserError(f"embedding_std must be above 0, not {embedding_std}.")
         if distinct_steps is not None and distinct_steps < 1:
             raise UserError(f"distinct_steps must be 1 or more, not {distinct_steps}.")
         self.width, self.max_steps, self.read_from = width, distinct_steps, read_from
@@ -134,6 +137,8 @@ class Transformer(nn.Module):
         self.absolute = attention == "absolute"
         self.begin, self.end = vocabulary, vocabulary + 1
         self.embedding = nn.Embedding(vocabulary + 2, width)
+        with torch.no_grad():
+            self.embedding.weight *= embedding_std
         self.embedding_dropout = dropout if self.absolute else 0.0
         self.sparse, geometric = feedforward != "dense", attention == "geometric"
         inside = 0.0 if residual_update else dropout  # E.1.1: no dropout in Eq. E.1

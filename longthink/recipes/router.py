@@ -2,13 +2,15 @@
 
 Where the text and the public code differ: attention dropout falls on the query as in the text (the code: on the keys);
 depths are counted in operations, so tests have depths 7 and 8 (the code counts leaves too: 8 and 9); CTL++'s router has
-d_ff 512 as its published parameter count demands (the text says 1024). CTL's training set has as many
-problems of each depth as the code's, which draws depths alike and keeps each problem once, so that half have five
-functions and few one or two (equal parts, as in the text, leave few different ones of five functions). Ours may repeat,
-as half of all problems are kept for tests; and all depths come up equally often. Checkpoints are chosen by easy
-validation accuracy, never by deeper problems (the published runs used a depth validation set); a run is over when ten
-validations in a row were without an error (the published ones went on). What is validated and kept is the average of
-about the last 1,000 updates' weights, but for the short recipes.
+d_ff 512 as its published parameter count demands (the text says 1024), and its Transformer a dropout of 0.1 as in the
+code (the text: 0.5 for all). Transformers without gates begin with the code's small embeddings, of deviation
+sqrt(2 / d), on which the text is silent. CTL's training set has as many problems of each depth as the code's, which
+draws depths alike and keeps each problem once, so that half have five functions and few one or two (equal parts, as in
+the text, leave few different ones of five functions). Ours may repeat, as half of all problems are kept for tests; and
+all depths come up equally often. Checkpoints are chosen by easy validation accuracy, never by deeper problems (the
+published runs used a depth validation set); a run is over when ten validations in a row were without an error (the
+published ones went on). What is validated and kept is the average of about the last 1,000 updates' weights, but for the
+short recipes.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from longthink.training.recipe import Recipe, add, recipes
 _LSTM = {"model": "lstm", "steps": 0, "learning_rate": 1e-3, "weight_decay": 0.0}
 
 # Tables D.3-D.5: model options and training settings by task and row.
-_SMALL = {"width": 128, "hidden": 256, "heads": 4, "dropout": 0.1}
+_SMALL = {"width": 128, "hidden": 256, "heads": 4, "dropout": 0.1, "embedding_std": 0.125}
 _GATED = {"gate": True, "attention_dropout": 0.1, "gate_dropout": 0.1}
 
 
@@ -203,7 +205,7 @@ def _ctlpp() -> None:
         ),
         "transformer": (
             "transformer",
-            {"width": 128, "hidden": 256, "heads": 4, "dropout": 0.5, "attention": "relative"},
+            {**_SMALL, "attention": "relative", "attention_dropout": 0.1},
             {"steps": 8, "clip": 5.0, "weight_decay": 2.5e-3, "epochs": 512},
         ),
         "router": (

@@ -199,6 +199,13 @@ def test_read_out_from_first_or_last_column() -> None:
         torch.testing.assert_close(thought.logits, model.head(thought.state[:, column]))
 
 
+def test_embeddings_begin_with_the_deviation_asked_for() -> None:
+    torch.manual_seed(0)
+    small = build("transformer", vocabulary=198, classes=4, width=64, embedding_std=0.125)
+    assert small.embedding.weight.std().item() == pytest.approx(0.125, rel=0.05)
+    assert build("transformer", vocabulary=198, classes=4, width=64).embedding.weight.std() > 0.9
+
+
 def test_distinct_layers_are_a_flag() -> None:
     torch.manual_seed(0)
     model = build("router", vocabulary=9, classes=4, width=8, hidden=8, distinct_steps=3)
@@ -303,6 +310,8 @@ def test_lstm_thinks_on_with_a_blank() -> None:
         {"dropout": 2},
         {"gate_dropout": "much"},
         {"hidden": 0},
+        {"embedding_std": 0},
+        {"embedding_std": "small"},
         {"feedforward_options": {"nonsense": 3}},
         {"feedforward": "experts", "feedforward_options": {"dropout": -1}},
         {"feedforward": "experts", "feedforward_options": {"experts": 8, "k": 2.5}},
