@@ -279,11 +279,20 @@ def evaluate(
     if as_json:
         print(json.dumps(document))
         return
+    from longthink.tasks.base import CountsParts
     from longthink.terminal import print_table
 
-    columns = ("peak", "at step", "final", "most confident", "steps to solve", "n")
+    columns = ["peak", "at step", "final", "most confident", "steps to solve", "n"]
     rows = [_summary(curve) for curve in document["curves"]]
+    if isinstance(loaded.task, CountsParts):
+        columns.append(f"wrong {loaded.task.parts}")
+        errors = [curve["error"][-1] for curve in document["curves"]]
+        rows = [[*row, f"{error:.1%}"] for row, error in zip(rows, errors, strict=True)]
     print_table((loaded.task.unit, *columns), rows, f"{weights}: solved within {steps} steps")
+    if isinstance(loaded.task, CountsParts):
+        limit = loaded.task.failed_above
+        failed = sum(error > limit for error in errors)
+        print(f"wrong {loaded.task.parts}  {sum(errors) / len(errors):.1%} on average, {failed} above {limit:.0%}")
     for path in (out, plot):
         if path is not None:
             print(f"written  {path}")
@@ -428,10 +437,7 @@ def _curves(
                 parts.append(lt.curve(loaded.model, loaded.task, piece, steps, chunk=chunk, read_every=read_every))
                 done = len(curves) * samples + start + len(piece)
                 progress.update(done, f"{difficulty} {loaded.task.unit}")
-            right, sure, change = (
-                torch.cat([getattr(part, name) for part in parts]) for name in ("right", "confidence", "change")
-            )
-            curves.append(lt.Curve(difficulty, right, sure, change, parts[0].read_every))
+            curves.append(lt.Curve.joined(parts))
     return curves
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from longthink.errors import UserError
-from longthink.tasks.base import Batch, Task
+from longthink.tasks.base import Batch, CountsParts, Task
 from longthink.think import Moment, ThinkingModule, confidence, think
 from longthink.training.files import finite
 
@@ -24,6 +24,23 @@ class Curve:
     change: Tensor
     read_every: int = 1
     """Column i is step (i + 1) * read_every."""
+    wrong: Tensor | None = None
+    """How many parts of the answer are wrong, where those count."""
+    parts: Tensor | None = None
+    """How many there are: [samples]."""
+
+    @classmethod
+    def joined(cls, curves: Sequence[Curve]) -> Curve:
+        """One curve of more problems of the same kind."""
+        columns = [
+            None if getattr(curves[0], name) is None else torch.cat([getattr(curve, name) for curve in curves])
+            for name in ("right", "confidence", "change", "wrong", "parts")
+        ]
+        right, sure, change, wrong, parts = columns
+        assert right is not None
+        assert sure is not None
+        assert change is not None
+        return cls(curves[0].difficulty, right, sure, change, curves[0].read_every, wrong, parts)
 
     @property
     def samples(self) -> int:
@@ -33,6 +50,11 @@ class Curve:
     def accuracy(self) -> Tensor:
         """Fraction solved at each step: [steps]."""
         return self.right.double().mean(0)
+
+    @property
+    def error(self) -> Tensor | None:
+        """Share of wrong parts at each step: [steps]; None where whole answers count."""
+        return None if self.wrong is None or self.parts is None else self.wrong.double().sum(0) / self.parts.sum()
 
     @property
     def steps(self) -> Tensor:
@@ -74,6 +96,7 @@ class Curve:
     def to_json(self) -> dict[str, object]:
         best, step = self.peak
         solved = self.steps_to_solution()
+        error = {} if self.error is None else {"error": [round(share, 6) for share in self.error.tolist()]}
         return {
             "difficulty": self.difficulty,
             "samples": self.samples,
@@ -86,6 +109,7 @@ class Curve:
             "steps": self.steps.tolist(),
             "accuracy": [round(a, 6) for a in self.accuracy.tolist()],
             "change": [finite(c) for c in self.change.double().mean(0).tolist()],
+            **error,
         }
 
 
@@ -111,16 +135,18 @@ def curve(
         raise UserError(f"The steps ({steps}) must be a multiple of read_every ({read_every}).")
     if len(batch) == 0:
         raise UserError("A curve needs at least one sample.")
-    parts: list[dict[str, Tensor]] = []
+    pieces: list[Curve] = []
     was_training = model.training
     model.eval()
     for start in range(0, len(batch), chunk):
         piece = batch[start : start + chunk].to(next(model.parameters()).device)
         with torch.autocast(piece.inputs.device.type, torch.bfloat16, enabled=half):
-            parts.append(_trace(model, task, piece, steps, read_every))
+            found = _trace(model, task, piece, steps, read_every)
+        parts = piece.mask.flatten(1).sum(1).cpu() if "wrong" in found and piece.mask is not None else None
+        right = found.pop("right").bool()
+        pieces.append(Curve(batch.difficulty, right, read_every=read_every, parts=parts, **found))
     model.train(was_training)
-    joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    return Curve(batch.difficulty, joined["right"].bool(), joined["confidence"], joined["change"], read_every)
+    return Curve.joined(pieces)
 
 
 def _trace(model: ThinkingModule, task: Task, batch: Batch, steps: int, read_every: int) -> dict[str, Tensor]:
@@ -128,6 +154,8 @@ def _trace(model: ThinkingModule, task: Task, batch: Batch, steps: int, read_eve
     if steps == 0:
         logits = think(model, batch.inputs, 0).logits
         found = {"right": task.score(logits, batch), "confidence": confidence(logits, batch.mask), "change": nothing}
+        if isinstance(task, CountsParts):
+            found["wrong"] = task.wrong_parts(logits, batch)
         return {name: value[:, None].float().cpu() for name, value in found.items()}
 
     def right(moment: Moment) -> Tensor:
@@ -139,7 +167,13 @@ def _trace(model: ThinkingModule, task: Task, batch: Batch, steps: int, read_eve
     def change(moment: Moment) -> Tensor:
         return moment.change if moment.count % read_every == 0 else nothing
 
+    def wrong(moment: Moment) -> Tensor:
+        assert isinstance(task, CountsParts)
+        return task.wrong_parts(moment.logits, batch).float() if moment.count % read_every == 0 else nothing
+
     watch = {"right": right, "confidence": sure, "change": change}
+    if isinstance(task, CountsParts):
+        watch["wrong"] = wrong
     trace = think(model, batch.inputs, steps, watch=watch, read=False).trace
     return {name: value[:, read_every - 1 :: read_every].cpu() for name, value in trace.items()}
 
@@ -181,3 +215,20 @@ def accuracy_at(
             right[i] += task.score(thought.logits, piece).sum().double().cpu()
     model.train(was_training)
     return (right / len(batch)).tolist()
+
+
+@torch.no_grad()
+def error_at(
+    model: ThinkingModule, task: CountsParts, batch: Batch, steps: int, *, chunk: int = 200, half: bool = False
+) -> tuple[int, int]:
+    """Wrong parts after so many steps, and all parts."""
+    assert batch.mask is not None
+    wrong = 0
+    was_training = model.training
+    model.eval()
+    for start in range(0, len(batch), chunk):
+        piece = batch[start : start + chunk].to(next(model.parameters()).device)
+        with torch.autocast(piece.inputs.device.type, torch.bfloat16, enabled=half):
+            wrong += int(task.wrong_parts(think(model, piece.inputs, steps).logits, piece).sum())
+    model.train(was_training)
+    return wrong, int(batch.mask.sum())

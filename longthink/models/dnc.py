@@ -85,7 +85,9 @@ class FeedforwardController(nn.Module):
 class DNC(nn.Module):
     """Takes vectors (``inputs``) or tokens (``vocabulary``); answers at every time step, or once at the end.
 
-    ``signed`` makes -1 and 1 of vectors' bits 0 and 1, as in the public code; ``dropout`` falls on embedded tokens.
+    A thinking step comes before the answer at the end. Where every time step has its answer they are given while it
+    reads, and later steps change none: there time to think is part of the sequence, as bAbI's three blanks between each
+    question of a story and its answer. ``dropout`` falls on embedded tokens.
     """
 
     compiled_part = "advance"
@@ -110,13 +112,12 @@ class DNC(nn.Module):
         controller: Literal["lstm", "feedforward"] = "lstm",
         embedding: int = 128,
         answer: Literal["every", "last"] = "every",
-        signed: bool = False,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        _check(inputs, vocabulary, cells, width, heads, controller, answer)
+        _check(inputs, vocabulary, size, cells, width, heads, mask_floor, controller, answer)
         self.classes, self.outputs, self.answer = classes, outputs, answer
-        self.signed, self.dropout = signed, dropout
+        self.inputs, self.dropout = inputs, dropout
         self.cells, self.width, self.heads, self.size = cells, width, heads, size
         self.masks, self.deallocate, self.sharpness, self.mask_floor = masks, deallocate, sharpness, mask_floor
         self.embedding = None if vocabulary is None else nn.Embedding(vocabulary, embedding)
@@ -131,9 +132,11 @@ class DNC(nn.Module):
 
     def look(self, x: Tensor) -> Context:
         if self.embedding is None:
-            there = (x != 0).any(-1)  # a vector of zeros in between is one too
-            places = torch.arange(1, x.shape[1] + 1, device=x.device)
-            return Context(2 * x - 1 if self.signed else x, (there * places).amax(1))
+            if x.shape[-1] != self.inputs:
+                raise UserError(f"This DNC takes vectors of {self.inputs} numbers, not of {x.shape[-1]}.")
+            there = F.pad((x != 0).any(-1), (1, 0))  # a vector of zeros in between is one too
+            places = torch.arange(there.shape[1], device=x.device)
+            return Context(x, (there * places).amax(1))
         return Context(F.dropout(self.embedding(x), self.dropout, self.training), (x != 0).sum(1))
 
     def start(self, context: Context) -> Computer:
@@ -144,17 +147,15 @@ class DNC(nn.Module):
         hidden: list[Tensor] = []
         reads: list[Tensor] = []
         notes: dict[str, list[Tensor]] = {name: [] for name in NOTED if wanted(name)}
-        last = None
         for t, row in enumerate(rows.unbind()):
             new, controls = self.advance(state, row)
             _watch(notes, state.memory, new.memory, controls)
             if self.answer == "last":  # the answer must not see the padding
-                there = context.lengths > t
-                last = new if last is None else _choose(there, new, last)
+                state = _choose(context.lengths > t, new, state)
             else:
                 hidden.append(new.hidden)
                 reads.append(new.reads)
-            state = new if last is None else last
+                state = new
         for name, values in notes.items():
             note(name, torch.stack(values, 1))
         if hidden:  # nobody waits for outputs: all at once
@@ -162,9 +163,9 @@ class DNC(nn.Module):
         return state
 
     def step(self, state: Computer, context: Context) -> Computer:
-        """Think on with a blank input."""
+        """Think on with a blank input: no token, or no bit set where bits are -1 and 1."""
         notes: dict[str, list[Tensor]] = {name: [] for name in NOTED if wanted(name)}
-        silence = -1.0 if self.signed and self.embedding is None else 0.0
+        silence = -1.0 if self.embedding is None else 0.0
         blank = context.x.new_full((len(context.x), context.x.shape[-1]), silence)
         # Without the outputs, whose number is that of the time steps: this is compiled once for all lengths.
         bare = state._replace(outputs=blank.new_zeros(len(blank), 0, state.outputs.shape[-1]))
@@ -249,12 +250,23 @@ def _choose(there: Tensor, new: Computer, old: Computer) -> Computer:
 
 
 def _check(
-    inputs: int | None, vocabulary: int | None, cells: int, width: int, heads: int, controller: str, answer: str
+    inputs: int | None,
+    vocabulary: int | None,
+    size: int,
+    cells: int,
+    width: int,
+    heads: int,
+    mask_floor: float,
+    controller: str,
+    answer: str,
 ) -> None:
     if (inputs is None) == (vocabulary is None):
         raise UserError("A DNC takes either inputs (vectors) or a vocabulary (tokens).")
-    if min(cells, width, heads) < 1:
-        raise UserError(f"A DNC needs cells, width and heads of 1 or more, not {cells}, {width} and {heads}.")
+    if min(size, cells, width, heads) < 1:
+        sizes = f"{size}, {cells}, {width} and {heads}"
+        raise UserError(f"A DNC needs a size, cells, width and heads of 1 or more, not {sizes}.")
+    if not 0 <= mask_floor <= 1:
+        raise UserError(f"mask_floor must be from 0 to 1, not {mask_floor}.")
     if controller not in ("lstm", "feedforward"):
         raise UserError(f"controller must be lstm or feedforward, not {controller!r}.")
     if answer not in ("every", "last"):

@@ -4,7 +4,7 @@ Where the text and the public code differ: biases of the masks start at 0 as in 
 floor of the masks is 0.1 for associative recall alone; the embedding of bAbI is 128 as in the code (the text: 256). The
 loss is a mean over outputs, where the public code divides their sum by the batch: RMSprop's steps are the same, but the
 clip at 10 never binds here, and weight decay is smaller as the gradient is (published: 1e-5; some 400 outputs of bits
-a sample, 4 words of bAbI); it falls on biases too. Bits come as -1 and 1, as in the code. Rates are higher than the
+a sample, 4 words of bAbI); it falls on biases too. Rates are higher than the
 code's 1e-4 where that takes long: 3e-4 with a cosine for repeated copy, 1e-3 for key-value retrieval, of which nothing
 had been learned after 20,000 updates.
 """
@@ -27,7 +27,7 @@ _BASE = Recipe(
     task="repeat_copy",
     difficulty=tuple(range(1, 9)),
     model="dnc",
-    model_options={"size": 32, "cells": 16, "width": 16, "heads": 1, "signed": True},
+    model_options={"size": 32, "cells": 16, "width": 16, "heads": 1},
     note="Figure 2.3; settings of A.2",
     steps=0,
     train_samples=16_000,
@@ -47,14 +47,14 @@ _TASKS = (
         _BASE,
         task="associative_recall",
         difficulty=tuple(range(2, 17)),
-        model_options={"size": 128, "cells": 64, "width": 32, "heads": 1, "mask_floor": 0.1, "signed": True},
+        model_options={"size": 128, "cells": 64, "width": 32, "heads": 1, "mask_floor": 0.1},
         note="Figure 2.2a; settings of A.2",
     ),
     replace(
         _BASE,
         task="key_value",
         difficulty=tuple(range(2, 17)),
-        model_options={"size": 32, "cells": 16, "width": 32, "heads": 1, "signed": True},
+        model_options={"size": 32, "cells": 16, "width": 32, "heads": 1},
         note="Figure 2.2b; settings of A.2",
         learning_rate=1e-3,
         epochs=5,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-
+from longthink.evaluate import error_at
 from longthink.studies.base import Exam, Row, Study, add, spread
 from longthink.tasks import Task
-from longthink.tasks.babi import Babi, word_errors
-from longthink.think import ThinkingModule, think
+from longthink.tasks.babi import Babi
+from longthink.think import ThinkingModule
 
 _LABELS = {
     "dnc": "DNC",
@@ -82,13 +81,7 @@ class WordErrors(Once):
         assert isinstance(task, Babi)
         assert isinstance(self.difficulty, int)
         problems = task.sample(min(self.samples, task.stories(self.difficulty, "test")), self.difficulty, 0, "test")
-        device = next(model.parameters()).device
-        wrong = words = 0
-        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=half):
-            for first in range(0, len(problems), self.chunk):
-                piece = problems[first : first + self.chunk].to(device)
-                found = word_errors(think(model, piece.inputs, self.steps).logits, piece)
-                wrong, words = wrong + found[0], words + found[1]
+        wrong, words = error_at(model, task, problems, self.steps, chunk=self.chunk, half=half)
         return {"samples": len(problems), "words": words, "wrong": wrong, "error": 100 * wrong / words}
 
     def value(self, measured: dict[str, Any]) -> float:
@@ -142,9 +135,12 @@ add(
         ),
         exams=tuple(WordErrors(f"task {number}", number, 1_000, 0, chunk=200) for number in range(1, 21)),
         measure="Wrong words of the answers, in percent; a task is failed above 5.",
-        remarks="Our copy lacks the large training file of task 3; the file of 1,000 questions stands in for it.",
+        remarks="Our copy lacks the large training file of task 3; the file of 1,000 questions stands in for it. A "
+        "tenth of the training stories is held out to choose the checkpoint, those that the test file has too (1,480 "
+        "of task 4) are left out, and all tasks come up equally often. The DNC's printed errors have a mean of 17.5, "
+        "not 16.9.",
         learning_curves=True,
         compact=True,
-        failed_above=5.0,
+        failed_above=100 * Babi.failed_above,
     )
 )

@@ -13,7 +13,7 @@ from longthink.errors import UserError
 from longthink.recipes import recipes
 from longthink.studies.base import Exam, Row, Study, common_steps, spread
 from longthink.training.files import read_json
-from longthink.training.recipe import Recipe
+from longthink.training.recipe import Recipe, differences
 
 
 def collect(study: Study, results: Path) -> dict[str, list[dict[str, Any]]]:
@@ -114,7 +114,7 @@ def _compact(study: Study, found: dict[str, list[dict[str, Any]]]) -> list[str]:
             cells += ["-" if published is None else _published(*published)]
             cells += [_cells(row, one, found)[0] if measured else "not run"]
         table.append(cells)
-    means, failures = ["mean"], [f"above {study.failed_above}"]
+    means, failures = ["mean"], [f"above {study.failed_above:g}"]
     for row in rows:
         whole = [
             run["exams"] for run in found.get(row.label, []) if all(one.name in run["exams"] for one in study.exams)
@@ -123,8 +123,10 @@ def _compact(study: Study, found: dict[str, list[dict[str, Any]]]) -> list[str]:
         published = row.published.get("mean")
         means += ["-" if published is None else _published(*published)]
         means += [spread([statistics.mean(each) for each in values]) if values else "not run"]
-        failed = [float(sum(value > (study.failed_above or 0) for value in each)) for each in values]
-        failures += ["-", spread(failed) if failed else "not run"]
+        limit = study.failed_above or 0
+        printed = [row.published[one.name][0] for one in study.exams if one.name in row.published]
+        failures += [str(sum(value > limit for value in printed)) if printed else "-"]
+        failures += [", ".join(str(sum(value > limit for value in each)) for each in values) or "not run"]
     table += [means] if study.failed_above is None else [means, failures]
     return [*_lines(head, table), ""]
 
@@ -188,22 +190,32 @@ def _draw_learning(study: Study, found: dict[str, list[dict[str, Any]]], path: P
 
 
 def _how(study: Study, found: dict[str, list[dict[str, Any]]]) -> list[str]:
-    head = ["row", "recipe", "seed", "updates", "minutes", "hardware", "parameters"]
-    rows, others = [], False
+    head = ["row", "recipe", "seed", "updates", "batch", "minutes", "hardware", "parameters"]
+    rows: list[list[str]] = []
+    others: dict[str, list[str]] = {}
     for label, runs in found.items():
         for run_ in runs:
             card = run_["card"]
             recipe = Recipe.from_json(card["recipe"])
             changed = recipe.name not in recipes or recipe.hash() != recipes[recipe.name].hash()
-            others = others or changed
+            if changed:
+                others.setdefault(_changes(recipe), []).append(f"{recipe.name} (seed {run_['seed']})")
             updates = f"{card['updates']} of {recipe.updates}"
-            cells = [label, recipe.name + "\\*" * changed, run_["seed"], updates, card["minutes"], card["hardware"]]
-            rows.append([*map(str, cells), f"{card['parameters']:,}"])
+            cells = [label, recipe.name + "\\*" * changed, run_["seed"], updates, recipe.batch]
+            rows.append([*map(str, cells), str(card["minutes"]), card["hardware"], f"{card['parameters']:,}"])
     what = "Updates and minutes of the chosen checkpoint, of all that the recipe plans."
-    note = "\\* with other settings than the recipe of this name has today; they are in the stored card."
+    note = [f"- {', '.join(names)}: {settings}" for settings, names in others.items()]
+    if note:
+        note = ["\\* Settings that differ from the recipe of this name today:", "", *note, ""]
     missing = [row.label for row in study.rows if row.label not in found]
-    lines = ["## How it was made", "", what, "", *_lines(head, rows), "", *([note, ""] if others else [])]
+    lines = ["## How it was made", "", what, "", *_lines(head, rows), "", *note]
     return [*lines, *([f"Not run: {'; '.join(missing)}.", ""] if missing else [])]
+
+
+def _changes(recipe: Recipe) -> str:
+    if recipe.name not in recipes:
+        return "no recipe has this name today"
+    return ", ".join(differences(recipe, recipes[recipe.name]))
 
 
 def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -235,13 +247,14 @@ def _draw(study: Study, one: Exam, found: dict[str, list[dict[str, Any]]], path:
         if recipe["model_options"].get("distinct_steps"):  # its earlier layers were never asked
             steps, accuracies = steps[-1:], [seed[-1:] for seed in accuracies]
         curves = torch.tensor(accuracies) * 100
-        style = "-" if len(steps) > 1 else "o"
+        style = "o" if len(steps) == 1 else "-" if index < 10 else "--"  # there are ten colours
         (drawn,) = axes.plot(steps, curves.mean(0), style, color=f"C{index}", label=row.label, linewidth=1.8)
         if len(curves) > 1:
             low, high = curves.amin(0), curves.amax(0)
             axes.fill_between(steps, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
     axes.axvspan(1, train_steps, color="0.88", zorder=0, label="steps in training")
-    axes.set(xscale="log", xlabel="steps", ylabel="solved (%)", ylim=(-3, 103), title=f"{study.title}: {one.name}")
+    axes.set(xscale="log", xlabel="steps", ylabel="solved (%)", ylim=(-3, 103))
+    axes.set_title(f"{study.title}: {one.name}", fontsize=10)  # the legend is to the right of it
     axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
     axes.grid(alpha=0.25)
     figure.legend(frameon=False, fontsize=8, loc="outside right upper")

@@ -50,8 +50,6 @@ from longthink.tasks.babi_stories import (
 from longthink.tasks.base import Batch, Split, check_request, correct_everywhere, mixed_seed, tasks
 from longthink.tasks.rng import shuffled_rounds
 
-SOLVED = 0.05
-"""A task counts as solved when fewer of its answer words than this are wrong (section 2.3.2)."""
 _COLUMNS, _MOST_ROWS = 90, 60  # of a picture
 
 
@@ -70,6 +68,9 @@ class Babi:
 
     name: ClassVar[str] = "babi"
     unit: ClassVar[str] = "task"
+    parts: ClassVar[str] = "words"
+    failed_above: ClassVar[float] = 0.05
+    """A task counts as failed when more of its answer words than this are wrong (section 2.3.2)."""
     tokens: ClassVar[tuple[str, ...]] = TOKENS
     shape: ClassVar[dict[str, int]] = {"vocabulary": len(TOKENS), "classes": len(TOKENS)}
 
@@ -157,8 +158,13 @@ class Babi:
         return logits.argmax(1)
 
     def score(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Are all the answers of a story right? See ``word_errors`` for the published measure."""
+        """Are all the answers of a story right? ``wrong_parts`` is the published measure."""
         return correct_everywhere(self.predict(logits, batch), batch)
+
+    def wrong_parts(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Wrong words of each story's answers: [n]. Their share in a task's test file is the published error."""
+        assert batch.mask is not None
+        return ((self.predict(logits, batch) != batch.targets) & batch.mask).sum(1)
 
     def parse(self, text: str) -> Batch:
         """Sentences and questions, the latter with their answers in brackets if known, or lines as in the files.
@@ -297,26 +303,6 @@ class Babi:
                 answers[-1].append(word)
             before = bool(here)
         return answers
-
-
-def word_errors(logits: Tensor, batch: Batch) -> tuple[int, int]:
-    """Wrong answer words and all of them: their ratio over a task's test file is the published error."""
-    assert batch.mask is not None
-    wrong = (logits.argmax(1) != batch.targets) & batch.mask
-    return int(wrong.sum()), int(batch.mask.sum())
-
-
-def question_errors(logits: Tensor, batch: Batch) -> tuple[int, int]:
-    """Questions with a wrong word in their answer, and all questions. The published error counts words."""
-    assert batch.mask is not None
-    mask = batch.mask
-    wrong = (logits.argmax(1) != batch.targets) & mask
-    first = mask.clone()
-    first[:, 1:] &= ~mask[:, :-1]  # the steps of one answer follow each other, and a question lies between two
-    total = int(first.sum())
-    question = (first.flatten().cumsum(0) - 1).clamp_min(0)
-    any_wrong = torch.zeros(total + 1, device=wrong.device).index_add_(0, question, wrong.flatten().float())
-    return int((any_wrong > 0).sum()), total
 
 
 def _simply_read(lines: Sequence[str], think: int) -> tuple[list[str], list[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 from zlib import crc32
 
 import numpy as np
@@ -81,7 +81,10 @@ class Batch:
 
 
 class Task(Protocol):
-    """One problem at every difficulty."""
+    """One problem at every difficulty.
+
+    Where the published measure counts parts of an answer, a task is a ``CountsParts`` too.
+    """
 
     @property
     def name(self) -> str: ...
@@ -118,6 +121,19 @@ class Task(Protocol):
 
     def show(self, classes: Tensor, batch: Batch, index: int = 0) -> str:
         """An answer (classes, as ``batch.targets[index]``) as text a person can read."""
+
+
+@runtime_checkable
+class CountsParts(Protocol):
+    """An answer has parts, such as words, which ``batch.mask`` marks, and their errors are what counts."""
+
+    parts: ClassVar[str]
+    """What they are called."""
+    failed_above: ClassVar[float]
+    """A difficulty with a larger share of wrong parts counts as failed."""
+
+    def wrong_parts(self, logits: Tensor, batch: Batch) -> Tensor:
+        """How many parts of each answer are wrong: [n]."""
 
 
 def join(batches: Sequence[Batch]) -> Batch:

@@ -163,6 +163,25 @@ def override(recipe: Recipe, settings: list[str]) -> Recipe:
     return replace(recipe, **changes)  # all at once: only the result must make sense
 
 
+def differences(recipe: Recipe, other: Recipe) -> list[str]:
+    """The settings, as ``override`` takes them, that make ``recipe`` of ``other``; name and note are none."""
+
+    def settings(one: Recipe) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for part in fields(one):
+            value = getattr(one, part.name)
+            if part.name.endswith("_options"):
+                head = part.name.removesuffix("_options")
+                found |= {f"{head}.{key}": option for key, option in value.items()}
+            elif part.name not in ("name", "note"):
+                found[part.name] = ",".join(map(str, value)) if isinstance(value, tuple) else value
+        return found
+
+    ours, theirs = settings(recipe), settings(other)
+    missing = [f"without {key}" for key in theirs if key not in ours]
+    return [f"{key}={value}" for key, value in ours.items() if key not in theirs or theirs[key] != value] + missing
+
+
 def _parse(key: str, text: str, kind: Any) -> Any:
     origin, choices = get_origin(kind), get_args(kind)
     if origin is Literal:

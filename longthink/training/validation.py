@@ -6,8 +6,9 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from longthink.evaluate import accuracy_at
+from longthink.evaluate import accuracy_at, error_at
 from longthink.tasks import Task
+from longthink.tasks.base import CountsParts
 from longthink.think import ThinkingModule, think
 from longthink.training.data import mixed_problems
 from longthink.training.losses import cross_entropy
@@ -34,7 +35,10 @@ def validation(recipe: Recipe, task: Task) -> Validation:
 
 
 class Solved:
-    """Accuracy at m and at 10 m steps. The smaller counts first: a network must find its answer and keep it."""
+    """Accuracy at m and at 10 m steps. The smaller counts first: a network must find its answer and keep it.
+
+    Where parts of answers are counted, their errors at m come before.
+    """
 
     def __init__(self, recipe: Recipe, task: Task) -> None:
         self.task, self.steps = task, recipe.valid_steps
@@ -45,12 +49,14 @@ class Solved:
         m, patient = self.steps
         right = accuracy_at(model, self.task, self.problems, sorted({m, patient}))
         loss = self.loss_at(patient if right[-1] else m, model)  # where nothing is right, how wrong it is says nothing
-        return Verdict(
-            [min(right), sum(right), -loss],
-            {f"valid_{m}": right[0], f"valid_{patient}": right[-1], "valid_loss": loss},
-            {"samples": len(self.problems), "steps": [m, patient], "accuracy": [right[0], right[-1]]},
-            flawless=min(right) == 1,
-        )
+        score = [min(right), sum(right), -loss]
+        metrics = {f"valid_{m}": right[0], f"valid_{patient}": right[-1], "valid_loss": loss}
+        card = {"samples": len(self.problems), "steps": [m, patient], "accuracy": [right[0], right[-1]]}
+        if isinstance(self.task, CountsParts):
+            wrong, parts = error_at(model, self.task, self.problems, m)
+            score.insert(0, -wrong / parts)
+            metrics["valid_error"] = card["error"] = wrong / parts
+        return Verdict(score, metrics, card, flawless=min(right) == 1)
 
     @torch.no_grad()
     def loss_at(self, steps: int, model: ThinkingModule) -> float:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
 
 from longthink.bench.dnc import NaiveDNC
 from longthink.errors import UserError
-from longthink.layers.memory import access, allocate, empty_memory, look_up, sharpen, take_apart
+from longthink.layers.memory import Controls, access, allocate, empty_memory, look_up, sharpen, take_apart
 from longthink.models import build
 from longthink.models.dnc import DNC
+from longthink.recipes import recipes
+from longthink.tasks import task
 from longthink.think import think
 from tests.fixtures import fixture
 
@@ -151,11 +155,53 @@ def test_a_mask_hides_what_is_not_known() -> None:
     assert look_up(cells, key, strength, None)[0, 0].argmax() != 1
 
 
-def test_erased_cells_score_low() -> None:
-    cells = torch.tensor([[[1e-7, 1e-7], [0.5, -0.5]]])
-    weights = look_up(cells, torch.tensor([[[1.0, 1.0]]]), torch.full((1, 1), 10.0), None)
-    assert weights[0, 0, 0] < 0.9  # cosine alone would give nearly 1
-    assert look_up(1e7 * cells, torch.tensor([[[1.0, 1.0]]]), torch.full((1, 1), 10.0), None)[0, 0, 0] > 0.99
+@pytest.mark.parametrize("deallocate", [True, False])
+def test_freed_cells_are_erased_and_score_low(deallocate: bool) -> None:
+    """Cell 0 was read and is freed. Without de-allocation it stays what a key like it finds."""
+    kind = {"dtype": torch.double}
+    memory = empty_memory(1, 3, 2, 1, torch.zeros(1, **kind))
+    kept = torch.tensor([0.5, -0.5], **kind)
+    cells = torch.stack([torch.ones(2, **kind), kept, torch.zeros(2, **kind)])[None]
+    read = torch.tensor([[[1.0, 0.0, 0.0]]], **kind)
+    memory = memory._replace(cells=cells, usage=torch.tensor([[1.0, 1.0, 0.0]], **kind), read=read)
+    one, zero = torch.ones(1, 1, **kind), torch.zeros(1, 1, **kind)
+    key = torch.ones(1, 1, 2, **kind)
+    controls = Controls(
+        write_mask=None,
+        write_key=key,
+        erase=torch.zeros(1, 2, **kind),
+        vector=torch.zeros(1, 2, **kind),
+        free=one,
+        write_strength=one,
+        allocation_gate=one,
+        write_gate=zero,
+        read_masks=None,
+        read_keys=key,
+        read_strengths=10 * one,
+        modes=torch.tensor([[[0.0, 1.0, 0.0]]], **kind),  # by content alone
+        forward_sharpness=None,
+        backward_sharpness=None,
+    )
+    after, _ = access(memory, controls, deallocate)
+    assert after.usage[0].tolist() == [0, 1, 0]  # Eq. A.6, with and without
+    torch.testing.assert_close(after.cells[0, 1], kept)
+    if deallocate:
+        assert (after.cells[0, 0] == 0).all()
+        torch.testing.assert_close(after.read[0, 0], torch.full((3,), 1 / 3, **kind), rtol=0, atol=1e-5)
+    else:
+        torch.testing.assert_close(after.cells[0, 0], torch.ones(2, **kind))
+        assert after.read[0, 0, 0] > 0.999
+
+
+def test_what_is_nearly_erased_does_not_match_as_what_is_whole() -> None:
+    """Cosines know no lengths; Eq. A.4 divides by a little more."""
+    cells = torch.tensor([[[1e-7, 1e-7], [0.5, -0.5]]], dtype=torch.double)
+    key, strength = torch.ones(1, 1, 2, dtype=torch.double), torch.full((1, 1), 10.0, dtype=torch.double)
+    length = 2**0.5
+    score = 2e-7 / (1e-7 * length * length + 1e-6)  # the other cell is at right angles to the key
+    expected = 1 / (1 + math.exp(-10 * score))
+    assert look_up(cells, key, strength, None)[0, 0, 0].item() == pytest.approx(expected, rel=1e-9)
+    assert look_up(1e7 * cells, key, strength, None)[0, 0, 0] > 0.999
 
 
 def test_allocation_takes_the_least_used_cell_first() -> None:
@@ -204,10 +250,30 @@ def test_several_outputs_a_time_step() -> None:
     assert think(model, torch.randn(3, 5, 9), 0).logits.shape == (3, 2, 5, 8)
 
 
-def test_a_sequence_longer_than_the_memory_works() -> None:
+def test_a_sequence_longer_than_the_memory_writes_over_the_least_used() -> None:
     torch.manual_seed(0)
-    model = build("dnc", classes=2, inputs=3, cells=4)
-    assert torch.isfinite(think(model, torch.randn(2, 40, 3), 0).logits).all()
+    model = build("dnc", classes=2, inputs=3, cells=4).double()
+    thought = think(model, torch.randn(2, 40, 3).double(), 0, watch=("usage", "write_address"))
+    usage, written = thought.trace["usage"], thought.trace["write_address"]
+    assert torch.isfinite(thought.logits).all()
+    assert ((usage >= 0) & (usage <= 1)).all()
+    assert (written.sum(-1) <= 1 + 1e-9).all()
+    assert (written[:, 20:].amax(-1) > 0).all()  # it goes on writing when no cell is free
+
+
+def test_an_empty_sequence_has_no_answers() -> None:
+    model = build("dnc", classes=2, inputs=3, outputs=4)
+    assert think(model, torch.zeros(2, 0, 3), 0).logits.shape == (2, 2, 0, 4)
+    last = build("dnc", classes=2, vocabulary=5, answer="last").eval()
+    with_nothing = torch.tensor([[3, 1], [0, 0]])
+    found = think(last, with_nothing, 0)
+    torch.testing.assert_close(found.logits[1], think(last, with_nothing[1:, :0], 0).logits[0])
+    assert (found.state.memory.cells[1] == 0).all()
+
+
+def test_vectors_of_another_width_are_one_sentence() -> None:
+    with pytest.raises(UserError, match="vectors of 3 numbers, not of 5"):
+        think(build("dnc", classes=2, inputs=3), torch.randn(1, 2, 5), 0)
 
 
 @pytest.mark.parametrize(
@@ -216,6 +282,8 @@ def test_a_sequence_longer_than_the_memory_works() -> None:
         {},
         {"inputs": 3, "vocabulary": 4},
         {"inputs": 3, "cells": 0},
+        {"inputs": 3, "size": 0},
+        {"inputs": 3, "mask_floor": 1.5},
         {"inputs": 3, "controller": "gru"},
         {"inputs": 3, "answer": "x"},
     ],
@@ -232,16 +300,24 @@ def test_watching_masks_of_a_dnc_without_them_is_one_sentence() -> None:
         think(model, torch.randn(1, 2, 3), 0, watch=("read_mask",))
 
 
-def test_signed_bits_are_minus_and_plus_one() -> None:
+@pytest.mark.parametrize("name", ["repeat_copy-dnc_ds", "associative_recall-dnc_m", "key_value-dnc_mds"])
+def test_bits_are_seen_as_minus_and_plus_one(name: str) -> None:
+    recipe = recipes[name]
+    problems = task(recipe.task, **recipe.task_options)
+    model = build(recipe.model, **problems.shape, **recipe.model_options)
+    batch = problems.sample(8, max(recipe.difficulty), 0)
+    seen, lengths = model.look(batch.inputs)
+    for row, length in zip(seen, lengths.tolist(), strict=True):
+        assert sorted(row[:length].unique().tolist()) == [-1, 1]
+        assert (row[length:] == 0).all()
+
+
+def test_a_thinking_step_is_a_step_without_a_bit() -> None:
     torch.manual_seed(0)
-    plain = DNC(classes=2, inputs=3)
-    signed = DNC(classes=2, inputs=3, signed=True)
-    signed.load_state_dict(plain.state_dict())
-    bits = torch.randint(0, 2, (2, 5, 3)).float()
-    assert torch.equal(think(signed, bits, 0).logits, think(plain, 2 * bits - 1, 0).logits)
-    # a thinking step is a step of silence, which a signed network has heard as -1
-    longer = torch.cat([bits, torch.zeros(2, 1, 3)], 1)
-    thought, heard = think(signed, bits, 1).state, think(signed, longer, 0).state
+    model = DNC(classes=2, inputs=3)
+    bits = 2.0 * torch.randint(0, 2, (2, 5, 3)) - 1
+    thought = think(model, bits, 1).state
+    heard = think(model, torch.cat([bits, -torch.ones(2, 1, 3)], 1), 0).state
     assert torch.equal(thought.hidden, heard.hidden)
     assert torch.equal(thought.memory.cells, heard.memory.cells)
 

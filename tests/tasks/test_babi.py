@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from hashlib import sha256
@@ -11,11 +12,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from longthink.cli import main
 from longthink.errors import UserError
-from longthink.tasks.babi import Babi, question_errors, word_errors
+from longthink.loading import load
+from longthink.models import build
+from longthink.recipes import recipes
+from longthink.studies.dnc import WordErrors
+from longthink.tasks.babi import Babi
 from longthink.tasks.babi_files import read_stories
 from longthink.tasks.babi_stories import BLANK, WORDS
 from longthink.tasks.base import SPLITS, Batch, Split
+from longthink.think import think
+from longthink.training.validation import Solved
 from tests.tasks.babi_toys import LINES, PLACES, everything, made_story, small_copy, write
 
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "babi"
@@ -229,23 +237,17 @@ def test_score_and_errors() -> None:
     classes = torch.where(two.mask, two.targets, 7)  # other steps do not count
     assert torch.equal(task.predict(sharp(classes), two), classes)
     assert task.score(sharp(classes), two).all()
-    assert question_errors(sharp(classes), two) == (0, 6)
+    assert task.wrong_parts(sharp(classes), two).tolist() == [0, 0]
     steps = two.mask[1].nonzero().flatten().tolist()
     for step in steps[1:3]:
         classes[1, step] = Babi.tokens.index("e")
     assert task.score(sharp(classes), two).tolist() == [True, False]
-    assert question_errors(sharp(classes), two) == (1, 6)
-    assert word_errors(sharp(classes), two) == (2, 8)
+    assert task.wrong_parts(sharp(classes), two).tolist() == [0, 2]
     classes[0, steps[-1]] = 0
-    assert question_errors(sharp(classes), two) == (2, 6)
-    assert question_errors(sharp(classes[:0]), two[:0]) == (0, 0)
+    assert task.wrong_parts(sharp(classes), two).tolist() == [1, 2]
 
 
 def test_the_published_error_counts_words(small: Path) -> None:
-    from longthink.models import build
-    from longthink.studies.dnc import WordErrors
-    from longthink.think import think
-
     torch.manual_seed(0)
     task = Babi(str(small))
     model = build("dnc", **task.shape, size=8, cells=4, width=4).eval()
@@ -258,6 +260,38 @@ def test_the_published_error_counts_words(small: Path) -> None:
             if batch.mask[i, t]:
                 wrong += int(said[i, t] != batch.targets[i, t])
     assert found == {"samples": 5, "words": 5, "wrong": wrong, "error": 20.0 * wrong}
+
+
+def test_training_keeps_the_weights_with_fewest_wrong_words(small: Path) -> None:
+    task = Babi(str(small))
+    recipe = replace(recipes["babi-dnc"], difficulty=(1, 2), valid_samples=6)
+    torch.manual_seed(0)
+    model = build("dnc", **task.shape, size=8, cells=4, width=4)
+    judge = Solved(recipe, task)
+    verdict = judge(model)
+    wrong = int(task.wrong_parts(think(model, judge.problems.inputs, 0).logits, judge.problems).sum())
+    assert verdict.score[0] == -wrong / int(judge.problems.mask.sum()) == -verdict.card["error"]
+
+
+def test_eval_tells_the_share_of_wrong_words(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["model.size=8", "model.cells=4", "model.width=4", "model.heads=1", f"task.folder={small}"]
+    toy = ["train_samples=8", "valid_samples=4", "batch=4", "epochs=1", "difficulty=1,2"]
+    settings = [part for setting in (*sizes, *toy) for part in ("--set", setting)]
+    assert main(["train", "babi-dnc", "--folder", str(tmp_path), "--accelerator", "cpu", *settings]) == 0
+    folder = capsys.readouterr().out.split()[1]
+    request = ["eval", folder, "--samples", "5", "--out", str(tmp_path / "e.json")]
+    assert main(request) == 0
+    printed = capsys.readouterr().out
+    curves = json.loads((tmp_path / "e.json").read_text())["curves"]
+    errors = []
+    loaded = load(folder)
+    for curve in curves:
+        batch = loaded.task.sample(5, curve["difficulty"], 0, "test")
+        said = think(loaded.model, batch.inputs, 0).logits.argmax(1)
+        errors.append(float((said != batch.targets)[batch.mask].double().mean()))
+        assert curve["error"] == [pytest.approx(errors[-1], abs=1e-6)]
+    assert "wrong words" in printed
+    assert f"{sum(errors) / 2:.1%} on average, {sum(error > 0.05 for error in errors)} above 5%" in printed
 
 
 def test_impossible_requests(small: Path) -> None:
