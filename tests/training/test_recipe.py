@@ -16,7 +16,7 @@ from longthink.loading import rebuild
 from longthink.models.deepthinking import DeepThinking
 from longthink.recipes import recipes
 from longthink.training.losses import draw_plan
-from longthink.training.recipe import Recipe, override
+from longthink.training.recipe import Recipe, differences, override
 from tests.fixtures import SHARED
 
 TOY = Recipe(name="toy", task="mazes", difficulty=(9,), model_options={"width": 8, "head": [4, 4]})
@@ -374,3 +374,20 @@ def test_routers_that_are_to_keep_their_answers(name: str) -> None:
     later = [plan for plan in plans if plan.alpha > 0]
     assert {plan.n for plan in later} == set(range(m, 60))  # and so their updates can be captured as graphs
     assert {plan.k for plan in later} == set(range(1, m + 1))
+
+
+def test_differences_are_the_settings_that_were_overridden() -> None:
+    base = recipes["ctl-router"]
+    assert differences(base, base) == []
+    settings = ["batch=7", "decay_epochs=2,3", "model.width=64", "task.backward=True"]
+    changed = override(base, settings)
+    found = differences(changed, base)
+    assert set(found) == set(settings)
+    assert override(base, found) == changed
+    assert set(differences(base, changed)) == {
+        f"batch={base.batch}",
+        "decay_epochs=",
+        f"model.width={base.model_options['width']}",
+        "without task.backward",
+    }
+    assert differences(replace(base, name="x", note="y"), base) == []
