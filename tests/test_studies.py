@@ -109,7 +109,7 @@ def test_a_study_from_training_to_table(tmp_path: Path) -> None:
     assert "| recall | 50 ± 1.5 (10) |" in text
     assert "| never run | 0 | not run |" in text
     assert (results / "toy-8-bits.png").stat().st_size > 5_000
-    assert text.count("prefix_sums-dt_recall-alpha1") == 2  # how it was made, a line a run
+    assert text.count("| prefix_sums-dt_recall-alpha1") == 2  # how it was made, a line a run
 
 
 def test_unknown_rows_and_empty_results_get_one_sentence(tmp_path: Path) -> None:
