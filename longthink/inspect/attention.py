@@ -121,14 +121,19 @@ def draw(maps: AttentionMaps, head: int | None = None, title: str = "") -> Any:
     return new
 
 
+def check_drawn(drawn: Sequence[int], steps: int) -> None:
+    """Complain about steps that are not among those that are thought."""
+    if not drawn or min(drawn) < 1 or max(drawn) > steps:
+        raise UserError(f"Heads can be drawn at steps 1 to {steps}, not at {', '.join(map(str, drawn))}.")
+
+
 def draw_heads(maps: AttentionMaps, steps: Sequence[int], title: str = "") -> Any:
     """Every head at some steps: a row a step, a column a head (Figure 5.4, bottom)."""
     from longthink.inspect.figures import figure, heat
 
     if maps.attention is None:
         raise UserError("This model notes no attention; look at its gates.")
-    if not steps or min(steps) < 1 or max(steps) > maps.steps:
-        raise UserError(f"Heads can be drawn at steps 1 to {maps.steps}, not at {', '.join(map(str, steps))}.")
+    check_drawn(steps, maps.steps)
     heads, count = maps.attention.shape[1], len(maps.labels)
     new = figure(max(1.9 * heads + 0.6, 4.0), 2.1 * len(steps) + 0.4)
     if title:

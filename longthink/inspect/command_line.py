@@ -124,8 +124,9 @@ def command(name: str | None = None) -> Callable[[Callable[..., None]], Callable
     """Make a command of a function that is given opened weights, with the options that all of them have."""
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
-        # How long to think; a DNC's steps after its reading may be none.
-        asks = "steps" in signature(function).parameters and signature(function).parameters["steps"].default is None
+        # A network thinks for a step at least; a DNC's steps after its reading may be none, as its default says.
+        steps = signature(function).parameters.get("steps")
+        fewest_steps = 0 if steps is not None and steps.default == 0 else 1
 
         def run(
             weights: Weights,
@@ -137,8 +138,8 @@ def command(name: str | None = None) -> Callable[[Callable[..., None]], Callable
         ) -> None:
             at_least(1, samples=own.get("samples", 1))
             at_least(0, seed=own.get("seed", 0))
-            if asks and own["steps"] is not None:
-                at_least(1, steps=own["steps"])
+            if own.get("steps") is not None:
+                at_least(fewest_steps, steps=own["steps"])
             function(_opened(weights, device, as_json, out, plot), **own)
 
         first, *shared = list(signature(run, eval_str=True).parameters.values())[:-1]

@@ -26,6 +26,8 @@ Generators: TypeAlias = Sequence[torch.Generator]
 """One a sample, so that what happens to a sample does not depend on its neighbours."""
 ChangeState: TypeAlias = Callable[[State, Generators], State]
 ChangeProblem: TypeAlias = Callable[[Task, Batch, Generators], Batch]
+CheckProblem: TypeAlias = Callable[[Task, Batch], None]
+"""Complains about problems that cannot be disturbed so: before any thinking, which may take long."""
 
 CLEAN = "clean"
 EARLY, LATE = 1, 50
@@ -40,6 +42,7 @@ class Disturbance:
     at: int
     state: ChangeState | None = None
     problem: ChangeProblem | None = None
+    check: CheckProblem | None = None
 
     @property
     def label(self) -> str:
@@ -80,24 +83,26 @@ def swapped(at: int = LATE) -> Disturbance:
     """Each sample goes on with the thoughts of the next one."""
 
     def swap(state: State, random: Generators) -> State:
-        _need_two(len(random))
         return tree_map_only(Tensor, lambda t: t.roll(-1, 0), state)
 
-    return Disturbance("swapped", at, swap)
+    return Disturbance("swapped", at, swap, check=_need_two)
 
 
 def bit_flips(at: int = LATE, count: int = 1) -> Disturbance:
     """Prefix sums: ``count`` bits of the problem, chosen at random, are flipped."""
 
-    def flip(task: Task, batch: Batch, random: Generators) -> Batch:
+    def check(task: Task, batch: Batch) -> None:
         _need_task(task, "prefix_sums", "Bits can be flipped")
         length = batch.inputs.shape[2]
         if not 1 <= count <= length:
             raise UserError(f"From 1 to {length} of {length} bits can be flipped, not {count}.")
+
+    def flip(task: Task, batch: Batch, random: Generators) -> Batch:
+        length = batch.inputs.shape[2]
         places = torch.stack([torch.randperm(length, generator=generator)[:count] for generator in random])
         return flip_bits(batch, places)
 
-    return Disturbance("flips", at, problem=flip)
+    return Disturbance("flips", at, problem=flip, check=check)
 
 
 def goal_closer(at: int = LATE, rooms: int = 2) -> Disturbance:
@@ -105,21 +110,22 @@ def goal_closer(at: int = LATE, rooms: int = 2) -> Disturbance:
     if rooms < 1:
         raise UserError(f"The goal must move by 1 room or more, not {rooms}.")
 
-    def move(task: Task, batch: Batch, random: Generators) -> Batch:
+    def check(task: Task, batch: Batch) -> None:
         _need_task(task, "mazes", "A goal can be moved")
+
+    def move(task: Task, batch: Batch, random: Generators) -> Batch:
         return move_goals(task, batch, rooms)
 
-    return Disturbance("goal", at, problem=move)
+    return Disturbance("goal", at, problem=move, check=check)
 
 
 def another_problem(at: int = LATE) -> Disturbance:
     """Each sample goes on with the problem of the next one, and keeps its thoughts."""
 
     def swap(task: Task, batch: Batch, random: Generators) -> Batch:
-        _need_two(len(batch))
         return batch.map(lambda t: t.roll(-1, 0))
 
-    return Disturbance("other", at, problem=swap)
+    return Disturbance("other", at, problem=swap, check=_need_two)
 
 
 KINDS: dict[str, Callable[..., Disturbance]] = {
@@ -290,12 +296,7 @@ def recover(
     on_step: OnStep = nobody,
 ) -> Recoveries:
     """Think, disturb, and think on for ``steps`` steps. The undisturbed beginning is thought once for all."""
-    if not disturbances:
-        raise UserError("There is no disturbance; ask for at least one, such as noise.")
-    for one in disturbances:
-        if one.at < 0:
-            raise UserError(f"A disturbance comes after 0 steps or more, not {one.at}.")
-        check_steps(model, one.at + steps)
+    _check(model, task, batch, disturbances, steps, chunk)
     found: list[list[tuple[Tensor, Tensor]]] = [[] for _ in disturbances]
     with at_test_time(model):
         for piece in pieces(len(batch), chunk):
@@ -314,6 +315,33 @@ def recover(
         right, at_once = (torch.cat(column) for column in zip(*parts, strict=True))
         recoveries.append(Recovery(one.name, one.at, right, at_once))
     return Recoveries(batch.difficulty, seed, tuple(recoveries))
+
+
+def _check(
+    model: Thinker, task: Task, batch: Batch, disturbances: Sequence[Disturbance], steps: int, chunk: int
+) -> None:
+    """All complaints, before any work."""
+    if not disturbances:
+        raise UserError("There is no disturbance; ask for at least one, such as noise.")
+    for one in disturbances:
+        _check_steps(model, one, steps)
+    for piece in pieces(len(batch), chunk):
+        for one in disturbances:
+            if one.check is not None:
+                one.check(task, batch[piece])
+
+
+def _check_steps(model: Thinker, one: Disturbance, steps: int) -> None:
+    """Steps before the disturbance count too: a complaint about them names it, as it may be one nobody asked for."""
+    if one.at < 0:
+        raise UserError(f"A disturbance comes after 0 steps or more, not {one.at}.")
+    check_steps(model, steps)
+    limit = getattr(model, "max_steps", None)
+    if limit is not None and one.at + steps > limit:
+        raise UserError(
+            f"The disturbance {one.label} and {steps} steps after it need {one.at + steps} blocks, "
+            f"and this feed-forward network has {limit}; disturb it after step {limit - steps} at the latest."
+        )
 
 
 def longest_beginning(disturbances: Sequence[Disturbance], steps: int) -> int:
@@ -419,8 +447,7 @@ def flip_profile(
     model: Thinker, task: Task, batch: Batch, at: int = LATE, steps: int = 100, *, chunk: int = 50
 ) -> FlipProfile:
     """Flip each bit of prefix sums in turn after ``at`` steps, and count the steps to the new answer."""
-    _need_task(task, "prefix_sums", "Bits can be flipped")
-    check_steps(model, at + steps)
+    _check(model, task, batch, [bit_flips(at)], steps, chunk)
     length = batch.inputs.shape[2]
     found = torch.full((len(batch), length), -1)
     with at_test_time(model):
@@ -469,8 +496,8 @@ def _need_task(task: Task, name: str, what: str) -> None:
         raise UserError(f"{what} in {name} only; choose another disturbance for {task.name}.")
 
 
-def _need_two(samples: int) -> None:
-    if samples < 2:
+def _need_two(task: Task, batch: Batch) -> None:
+    if len(batch) < 2:
         raise UserError("Swapping needs at least two samples at once; ask for more samples or a larger chunk.")
 
 

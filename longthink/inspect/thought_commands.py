@@ -47,11 +47,14 @@ def perturb(
     loaded = opened.loaded
     from longthink.inspect import perturb as asked
 
+    if each_bit and disturb:
+        raise UserError("--each-bit flips each bit in turn; leave out --disturb.")
+    options: dict[str, dict[str, Any]] = {"noise": {"std": std}, "flips": {"count": flips}, "goal": {"rooms": rooms}}
+    texts = [] if each_bit else disturb or [one.label for one in asked.table_5_5()]
+    chosen = [asked.parse(text, **options.get(text.partition("@")[0], {})) for text in texts]
     size = opened.size(difficulty)
     batch = opened.sample(samples, size, seed)
     about = f"{opened.name}, {size} {loaded.task.unit}"
-    if each_bit and disturb:
-        raise UserError("--each-bit flips each bit in turn; leave out --disturb.")
     if each_bit:
         profile = asked.flip_profile(loaded.model, loaded.task, batch, steps=steps, chunk=chunk)
         means = profile.mean.tolist()
@@ -59,11 +62,6 @@ def perturb(
         table = ("flipped bit", "steps to recover"), rows, f"{about}: a bit flipped after {profile.at} steps"
         opened.give(profile.to_json(), table, lambda: asked.draw_flips(profile, about))
         return
-    options: dict[str, dict[str, Any]] = {"noise": {"std": std}, "flips": {"count": flips}, "goal": {"rooms": rooms}}
-    chosen = [
-        asked.parse(text, **options.get(text.partition("@")[0], {}))
-        for text in disturb or [one.label for one in asked.table_5_5()]
-    ]
     disturbed = sum(one.name != asked.CLEAN for one in chosen)
     total = samples * (asked.longest_beginning(chosen, steps) + disturbed * steps)
     with counted(total, opened.as_json) as on_step:

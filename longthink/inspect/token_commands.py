@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from longthink.errors import whole_numbers
+from longthink.errors import UserError, whole_numbers
 from longthink.inspect.command_line import Difficulty, Opened, Problem, Samples, Seed, Steps, command, listed
 
 
@@ -25,11 +25,15 @@ def attention(
     loaded = opened.loaded
     from longthink.inspect import attention as asked
 
+    count, chosen = opened.steps(steps), () if at is None else whole_numbers("at", at)
+    if at is not None:
+        if opened.plot is None:
+            raise UserError("--at says at which steps heads are drawn; say where to with --plot.")
+        asked.check_drawn(chosen, count)
     batch = opened.posed(problem, difficulty, seed)
     decoded = getattr(loaded.task, "decoded", None)
     words = decoded(batch, 0) if decoded is not None else ()
-    maps = asked.attention_maps(loaded.model, batch.inputs, opened.steps(steps), words)
-    chosen = () if at is None else whole_numbers("at", at)
+    maps = asked.attention_maps(loaded.model, batch.inputs, count, words)
     document = {**maps.to_json(head), "problem": loaded.task.text(batch, 0)}
     rows = [
         [

@@ -129,6 +129,11 @@ def test_models_of_tokens(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
         (("sizes", "prefix_sums"), "nothing to compare with"),
         (("sizes", "prefix_sums", "--beside", "mazes"), "one task, and these are for mazes and prefix_sums"),
         (("attention", "ctl", "--steps", "0"), "--steps must be 1 or more"),
+        (("attention", "ctl", "--at", "3"), "say where to with --plot"),
+        (("perturb", "prefix_sums", "--disturb", "noise@10", "--steps", "0"), "--steps must be 1 or more"),
+        (("perturb", "prefix_sums", "--each-bit", "--steps", "0"), "--steps must be 1 or more"),
+        (("perturb", "text", "--steps", "2"), "swapped@50 and 2 steps after it need 52 blocks"),
+        (("memory", "repeat_copy", "--steps", "-1"), "--steps must be 0 or more"),
         (("attention", "repeat_copy"), "notes neither attention nor gates"),
         (("perturb", "prefix_sums", "--each-bit", "--disturb", "noise@1"), "leave out --disturb"),
         (("convergence", "prefix_sums", "--precision", "8"), "--precision must be 32 or bf16"),
@@ -142,6 +147,15 @@ def test_one_sentence_for_every_mistake(args: tuple[str, ...], message: str) -> 
     with pytest.raises(UserError, match=message) as caught:
         run(*args)
     assert "\n" not in str(caught.value)
+
+
+def test_nothing_is_written_when_heads_cannot_be_drawn(tmp_path: Path) -> None:
+    out, plot = tmp_path / "a.json", tmp_path / "a.png"
+    with pytest.raises(UserError, match="steps 1 to 5, not at 3, 900"):
+        run("attention", "ctl", "--steps", "5", "--at", "3,900", "--out", str(out), "--plot", str(plot))
+    assert not out.exists()
+    run("attention", "ctl", "--steps", "5", "--at", "3,5", "--out", str(out), "--plot", str(plot))
+    assert matplotlib.image.imread(plot).std() > 0.05
 
 
 def test_help_does_not_wait_for_torch() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import longthink as lt
 from longthink.errors import UserError
@@ -176,10 +177,53 @@ def test_errors_are_one_sentence() -> None:
         (lambda: perturb.recover(toy, bits, batch, [perturb.zeros(-1)], 5), "0 steps or more"),
         (lambda: perturb.recover(toy, bits, batch, [perturb.goal_closer(1)], 5), "in mazes only"),
         (lambda: perturb.recover(toy, bits, batch, [perturb.bit_flips(1, 9)], 5), "From 1 to 8"),
-        (lambda: perturb.recover(Forgetful(1, max_steps=6), bits, batch, [perturb.zeros(3)], 5), "at most 6 steps"),
+        (lambda: perturb.recover(Forgetful(1, max_steps=6), bits, batch, [perturb.clean()], 7), "at most 6 steps"),
         (lambda: perturb.flip_profile(toy, mazes, mazes.sample(1, 5, 0)), "in prefix_sums only"),
     ]
     for run, message in cases:
         with pytest.raises(UserError, match=message) as caught:
             run()
         assert "\n" not in str(caught.value)
+
+
+class Asleep(Forgetful):
+    """Complains when it is asked to think."""
+
+    def look(self, x: Tensor) -> Tensor:
+        raise AssertionError("It was woken to think.")
+
+
+@pytest.mark.parametrize(
+    ("one", "samples", "message"),
+    [
+        (perturb.goal_closer(1), 2, "in mazes only"),
+        (perturb.bit_flips(1, 9), 2, "From 1 to 8"),
+        (perturb.swapped(1), 1, "at least two samples"),
+        (perturb.another_problem(1), 1, "at least two samples"),
+    ],
+)
+def test_complaints_come_before_the_work(one: perturb.Disturbance, samples: int, message: str) -> None:
+    task = lt.task("prefix_sums")
+    with pytest.raises(UserError, match=message):
+        perturb.recover(Asleep(1), task, task.sample(samples, 8, 0), [perturb.clean(), one], 5)
+
+
+def test_nobody_recovers_in_no_steps() -> None:
+    task = lt.task("prefix_sums")
+    batch = task.sample(2, 8, 0)
+    with pytest.raises(UserError, match="steps must be 1 or more, not 0"):
+        perturb.recover(Forgetful(1), task, batch, [perturb.noise(10)], 0)
+    with pytest.raises(UserError, match="steps must be 1 or more, not 0"):
+        perturb.flip_profile(Forgetful(1), task, batch, steps=0)
+
+
+def test_a_disturbance_that_comes_too_late_is_named() -> None:
+    """It may be one of the published ones, which nobody asked for."""
+    task = lt.task("prefix_sums")
+    batch, short = task.sample(2, 8, 0), Forgetful(1, max_steps=6)
+    late = "The disturbance swapped@50 and 5 steps after it need 55 blocks.* disturb it after step 1 at the latest"
+    with pytest.raises(UserError, match=late):
+        perturb.recover(short, task, batch, perturb.table_5_5(), 5)
+    with pytest.raises(UserError, match="The disturbance flips@50 and 5 steps"):
+        perturb.flip_profile(short, task, batch, steps=5)
+    perturb.recover(short, task, batch, [perturb.swapped(1)], 5)
