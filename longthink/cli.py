@@ -101,17 +101,18 @@ def solve(
     task: Annotated[
         str,
         typer.Argument(
-            metavar="TASK", help="prefix_sums, mazes, sudoku, chess, ctl, arithmetic, text, or any task with --weights."
+            metavar="TASK",
+            help="Its name; longthink list tasks shows them. Where no weights are shipped, name --weights.",
         ),
     ],
     problem: Annotated[
         str | None,
         typer.Argument(
             metavar="PROBLEM",
-            help="Bits, a sudoku's 81 cells, a maze's file, a FEN, an expression; - reads it from the input.",
+            help="Bits, a sudoku's 81 cells, a maze's file, a FEN, an expression, a story; - reads it from the input.",
         ),
     ] = None,
-    size: Annotated[int | None, typer.Option(help="Bits, cells a side, given cells or tenth by rating.")] = None,
+    size: Annotated[int | None, typer.Option(help="How large or hard a problem to make, in the task's unit.")] = None,
     steps: Annotated[int | None, typer.Option(help="At most so many steps of thinking.")] = None,
     seed: Annotated[int | None, typer.Option(help="Which problem to make.")] = None,
     weights: Annotated[str | None, typer.Option(help="Shipped weights by name, or a run's folder.")] = None,
