@@ -32,6 +32,7 @@ class MemoryTrace:
     read_mask: Tensor | None = None  # [time, heads, width]; None without masks
     write_mask: Tensor | None = None  # [time, width]
     heard: Tensor | None = None  # [time, inputs], where the input is vectors
+    truth: Tensor | None = None  # [time, outputs]: the bits that are right
     said: Tensor | None = None  # [time, outputs]: how likely each bit of the answer is 1
 
     @property
@@ -55,12 +56,18 @@ class MemoryTrace:
             "read_mask": None if self.read_mask is None else rounded(self.read_mask),
             "write_mask": None if self.write_mask is None else rounded(self.write_mask),
             "heard": None if self.heard is None else rounded(self.heard),
+            "truth": None if self.truth is None else self.truth.int().tolist(),
             "said": None if self.said is None else rounded(self.said),
         }
 
 
-def memory_trace(model: Thinker, inputs: Tensor, steps: int = 0, link_step: int | None = None) -> MemoryTrace:
-    """Read the first sample, think on for ``steps`` steps, and keep the addresses (and the links of the last)."""
+def memory_trace(
+    model: Thinker, inputs: Tensor, steps: int = 0, link_step: int | None = None, targets: Tensor | None = None
+) -> MemoryTrace:
+    """Read the first sample, think on for ``steps`` steps, and keep the addresses (and the links of the last).
+
+    The right answers (``targets``) are only for the picture, above the network's, where both are bits.
+    """
     one = inputs[:1].to(device_of(model))
     with at_test_time(model):
         thought = think(model, one, steps, watch=(*NOTED, "link"))
@@ -86,6 +93,7 @@ def memory_trace(model: Thinker, inputs: Tensor, steps: int = 0, link_step: int 
         read_mask=kept.get("read_mask"),
         write_mask=None if write_mask is None else write_mask.flatten(1),
         heard=one[0].float().cpu() if one.dim() == 3 else None,
+        truth=targets[0].float().cpu() if targets is not None and said is not None else None,
         said=said,
     )
 
@@ -97,6 +105,8 @@ def draw(trace: MemoryTrace, title: str = "") -> Any:
     panels: list[tuple[str, str, Tensor]] = []
     if trace.heard is not None:
         panels.append(("input", "bit", trace.heard))
+    if trace.truth is not None:
+        panels.append(("truth", "bit", trace.truth))
     if trace.said is not None:
         panels.append(("answer", "bit", trace.said))
     panels.append(("write address", "cell", trace.write_address))

@@ -113,7 +113,7 @@ def memory(
     from longthink.inspect import memory as asked
 
     batch = opened.posed(problem, difficulty, seed)
-    trace = asked.memory_trace(loaded.model, batch.inputs, steps, link_step)
+    trace = asked.memory_trace(loaded.model, batch.inputs, steps, link_step, batch.targets)
     rows = [
         [
             str(t + 1),

@@ -85,6 +85,11 @@ def test_the_memory_of_a_dnc(masks: bool) -> None:
     assert torch.equal(trace.heard, inputs[0])
     assert trace.said is not None
     assert torch.equal(trace.said, lt.think(model, inputs[:1], 2).logits.softmax(1)[0, 1])
+    assert trace.truth is None
+    bits = torch.randint(0, 2, trace.said.shape)[None]
+    with_truth = memory.memory_trace(model, inputs, 2, targets=bits)
+    assert with_truth.to_json()["truth"] == bits[0].tolist()
+    assert len(memory.draw(with_truth).axes) == len(memory.draw(trace).axes) + 1
     assert (trace.read_mask is not None) == (trace.write_mask is not None) == masks
     if trace.write_mask is not None:
         assert trace.write_mask.shape == (9, 4)
