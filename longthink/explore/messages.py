@@ -173,7 +173,7 @@ def _only(name: str, fields: dict[str, Any], known: tuple[str, ...]) -> None:
 def _whole(fields: dict[str, Any], name: str, low: int, high: int, usual: int | None = None) -> int:
     value = fields.get(name, usual)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise UserError(f"The {_called(name)} must be a whole number from {low} to {high}.")
+        raise UserError(f"The {_called(name)} must be a whole number.")
     if not low <= value <= high:
         shown = value if abs(value) < 10**15 else "such a large number"
         raise UserError(f"The {_called(name)} must be from {low} to {high}, not {shown}.")

@@ -317,7 +317,7 @@ def test_two_networks_race(open_page: OpenPage, tmp_path: Path) -> None:
     for card in (cards.nth(0), cards.nth(1)):
         assert "Cost of a step" in card.inner_text()
         assert "Accuracy in validation" in card.inner_text()
-    assert "100.0% after 30, 100.0% after 300 steps (n = 1000)" in cards.nth(0).inner_text()
+    assert "100.0% after 30, 100.0% after 300 steps (n\u00a0=\u00a01000)" in cards.nth(0).inner_text()
     page.get_by_label("Size").fill("8")
     page.get_by_label("Size").press("Enter")
     page.get_by_text("an odd number of cells").wait_for()

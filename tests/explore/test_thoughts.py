@@ -17,10 +17,12 @@ import longthink as lt
 from longthink.errors import UserError
 from longthink.explore.frames import Frame, chances
 from longthink.explore.messages import Change, Script, Wanted
-from longthink.explore.problems import Posed, describe, how_right, posed
+from longthink.explore.problems import Posed, describe, how_right, posed, warm_up
 from longthink.explore.shelf import Shelf
 from longthink.explore.thoughts import Kept, Memory, Thoughts
 from longthink.inspect.attention import attention_maps
+from longthink.tasks.maze_carving import make_mazes
+from longthink.tasks.sudoku import _fill, _solve_all
 
 BITS = Wanted(text="1011001110100101")
 FLIPPED = Wanted(text="0011001110100101")
@@ -168,6 +170,11 @@ def test_so_does_a_puzzle(tmp_path: Path) -> None:
     text = describe(Posed(chess, batch))["text"]
     assert text == "rnbqkbnr/ppp1pppp/8/8/2Pp4/4P3/PP1P1PPP/RNBQKBNR b KQkq c3 0 3"
     assert text.split()[:2] == chess.text(batch).split()[:2]
+
+
+def test_everything_that_is_compiled_can_be_warmed_up() -> None:
+    warm_up()
+    assert all(one.signatures for one in (make_mazes, _fill, _solve_all))
 
 
 def test_planning_comes_in_pieces(shelf: Shelf) -> None:

@@ -57,7 +57,7 @@ export function prepare(canvas, width, height) {
   return g;
 }
 
-// The side of a square picture: it and its player should fit on the screen together.
-export function squareSide(width, most) {
-  return Math.min(width, most, Math.max(300, window.innerHeight - 320));
+// The side of a square picture: it and what stands above and below it should fit on the screen together.
+export function squareSide(width, most, beside = 320) {
+  return Math.min(width, most, Math.max(300, window.innerHeight - beside));
 }

@@ -12,6 +12,7 @@ const COLOURS = [
   ["--accent", "path"],
   ["--stir", "second"],
 ];
+const BESIDE_A_BOARD_THAT_RACES = 560; // more is above it, and what it costs stands below
 const randomSeed = () => Math.floor(Math.random() * 1e6);
 const FIRST_SIZE = { mazes: 21, prefix_sums: 64, sudoku: 40, chess: 1, listops: 3, arithmetic: 3, ctl: 4 };
 
@@ -162,8 +163,9 @@ export class Race {
         button("Noise into both", () => this.disturb("noise")),
         button("Zeros into both", () => this.disturb("zeros")),
         button("Another’s thoughts into both", () => this.disturb("swapped")),
+        (this.linkButton = button("Copy link", () => this.copyLink())),
+        ...saveButtons(this),
       ),
-      el("div", { class: "row" }, (this.linkButton = button("Copy link", () => this.copyLink())), ...saveButtons(this)),
       (this.hint = el("p", { class: "note" })),
     );
     this.root.replaceChildren(
@@ -208,7 +210,7 @@ export class Race {
       choice.value = there ? wanted[i] : fitting[Math.min(i, fitting.length - 1)].name;
     });
     this.tab = TABS.find((tab) => tab.tasks.includes(task));
-    this.racers.forEach((racer) => (racer.board = this.tab.board()));
+    this.racers.forEach((racer) => (racer.board = Object.assign(this.tab.board(), { beside: BESIDE_A_BOARD_THAT_RACES })));
     this.hint.replaceChildren(
       ...(fitting.length > 1 ? [] : ["There is only one network for this task, so it races itself; train a rival with ", el("code", {}, `longthink train ${this.catalogue.train[task]} --seed 1`), " and it appears here."]),
     );

@@ -432,7 +432,7 @@ export function trainedOn(card, about, catalogue) {
 // After the steps of training, and after many more: some networks lose their answers.
 export function validationWords(valid) {
   const parts = valid.steps.map((step, i) => `${(100 * valid.accuracy[i]).toFixed(1)}% after ${step}`);
-  return `${[...new Set(parts)].join(", ")} steps (n = ${valid.samples})`;
+  return `${[...new Set(parts)].join(", ")} steps (n\u00a0=\u00a0${valid.samples})`;
 }
 
 export function verdictWords({ right, atRest }, tab) {

@@ -10,7 +10,7 @@ export class ChessBoard {
   }
 
   size(width) {
-    const side = squareSide(width, 560);
+    const side = squareSide(width, 560, this.beside);
     return [side, side];
   }
 

@@ -13,7 +13,7 @@ export class MazeBoard {
 
   size(width, problem) {
     const cells = problem.rows.length + 2;
-    const cell = Math.max(2, Math.min(40, Math.floor(squareSide(width, 660) / cells)));
+    const cell = Math.max(2, Math.min(40, Math.floor(squareSide(width, 660, this.beside) / cells)));
     return [cell * cells, cell * cells];
   }
 

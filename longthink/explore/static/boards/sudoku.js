@@ -9,7 +9,7 @@ export class SudokuBoard {
   }
 
   size(width) {
-    const side = squareSide(width, 540);
+    const side = squareSide(width, 540, this.beside);
     return [side, side];
   }
 
