@@ -364,7 +364,8 @@ def test_chess_shows_a_move_and_sudoku_names_wrong_cells(open_page: OpenPage, ru
     page.get_by_role("button", name="Think about this").click()
     wait_for_label(page, typed)
     assert page.get_by_label("Or type a position (FEN)").input_value() == typed  # en passant too
-    page = open_page("#tab=sudoku&weights=group/sudoku-toy")
+    page = open_page("#tab=sudoku&weights=group/sudoku-toy&size=40&seed=1&step=3")
+    page.wait_for_selector('.verdict[data-step="3"]')
     page.get_by_text("Wrong: row 1 column").wait_for()
     cells = page.get_by_label("Or type 81 cells").input_value()
     blank = cells.replace("\n", "").index(".")
