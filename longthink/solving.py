@@ -134,7 +134,7 @@ def pose(
     problem = loaded.task
     if style is not None:
         if problem.name != "mazes":
-            raise UserError(f"Only mazes have a style; leave --style out for {problem.name}.")
+            raise UserError(f"Only mazes have a style; {problem.name} has none.")
         problem = task("mazes", style=style)
     if text is not None:
         batch = problem.parse(text)

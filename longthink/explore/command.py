@@ -24,7 +24,9 @@ PORT = 8642
 def explore(
     port: Annotated[int, typer.Option(help="Where the page is served; 0 takes any free port.")] = PORT,
     host: Annotated[str, typer.Option(help="Who may come: 127.0.0.1 is this machine alone.")] = "127.0.0.1",
-    runs: Annotated[Path, typer.Option(help="Weights of every run below this folder can be chosen.")] = Path("runs"),
+    runs: Annotated[
+        Path | None, typer.Option(help="A run, or a folder of runs: their weights can be chosen. [default: runs]")
+    ] = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ...")] = "cpu",
 ) -> None:
@@ -41,9 +43,10 @@ def explore(
     from longthink.explore.shelf import Shelf
     from longthink.solving import usable_device
 
-    if runs.exists() and not runs.is_dir():
-        raise UserError(f"{runs} is not a folder; give one that holds runs.")
-    app = make_app(Shelf(runs, usable_device(device)), host)
+    if runs is not None and not runs.is_dir():  # that of the default may come later
+        what = "is not a folder" if runs.exists() else "does not exist"
+        raise UserError(f"{runs} {what}; give a run or a folder that holds runs.")
+    app = make_app(Shelf(runs or Path("runs"), usable_device(device)), host)
     door = _door(host, port)
     address = f"http://{_shown(host)}:{door.getsockname()[1]}/"
     print(f"longthink explore  {address}  (Ctrl-C stops it)", flush=True)

@@ -24,9 +24,9 @@ def check_size(task: str, size: int) -> None:
     most = LARGEST.get(task)
     if most is not None and size > most:
         what = {"mazes": "cells a side", "prefix_sums": "bits"}[task]
-        raise UserError(f"The page goes up to {most} {what}, not {size}; longthink solve has no such limit.")
+        raise UserError(f"The page goes up to {most} {what}, not {size}; take fewer.")
 
 
 def check_tokens(count: int) -> None:
     if count > MOST_TOKENS:
-        raise UserError(f"The page goes up to {MOST_TOKENS} tokens, not {count}; type a shorter expression.")
+        raise UserError(f"The page goes up to {MOST_TOKENS} tokens, not {count}; take a shorter expression.")

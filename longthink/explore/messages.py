@@ -19,7 +19,16 @@ from longthink.explore.limits import MOST_BYTES_OF_MESSAGE, MOST_CHANGES, MOST_S
 Kind: TypeAlias = Literal["noise", "zeros", "swapped", "problem"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _MOST_ID = 2**32 - 1  # ids travel in four bytes of a frame
+_MOST_SIZE = 10**9  # what a task makes of it is for the task to say
 _LONGEST_NAME = 300
+_WORDS = {
+    "id": "number of a message",
+    "from": "first step",
+    "until": "last step",
+    "weights": "name of the weights",
+    "std": "strength of the noise",
+}
+"""What a field means to people, where that is not its name."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +124,7 @@ def _wanted(value: Any) -> Wanted:
         return Wanted(text=_text(fields, "text", MOST_BYTES_OF_MESSAGE))
     _only("problem", fields, ("size", "seed", "style"))
     return Wanted(
-        size=None if fields.get("size") is None else _whole(fields, "size", 0, 10**6),
+        size=None if fields.get("size") is None else _whole(fields, "size", -_MOST_SIZE, _MOST_SIZE),
         seed=_whole(fields, "seed", 0, MOST_SEED, 0),
         style=None if fields.get("style") is None else _text(fields, "style", _LONGEST_NAME),
     )
@@ -123,7 +132,7 @@ def _wanted(value: Any) -> Wanted:
 
 def _changes(value: Any) -> tuple[Change, ...]:
     if not isinstance(value, list):
-        raise UserError("The field changes must be a list.")
+        raise UserError("The changes must be a list.")
     if len(value) > MOST_CHANGES:
         raise UserError(f"At most {MOST_CHANGES} changes are kept, not {len(value)}; start again.")
     changes = tuple(_change(item) for item in value)
@@ -164,29 +173,33 @@ def _only(name: str, fields: dict[str, Any], known: tuple[str, ...]) -> None:
 def _whole(fields: dict[str, Any], name: str, low: int, high: int, usual: int | None = None) -> int:
     value = fields.get(name, usual)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise UserError(f"The field {name} must be a whole number from {low} to {high}.")
+        raise UserError(f"The {_called(name)} must be a whole number.")
     if not low <= value <= high:
         shown = value if abs(value) < 10**15 else "such a large number"
-        raise UserError(f"The field {name} must be from {low} to {high}, not {shown}.")
+        raise UserError(f"The {_called(name)} must be from {low} to {high}, not {shown}.")
     return value
 
 
 def _number(fields: dict[str, Any], name: str, high: float, usual: float) -> float:
     value = fields.get(name, usual)
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise UserError(f"The field {name} must be a number.")
+        raise UserError(f"The {_called(name)} must be a number.")
     if not 0 < value <= high or not math.isfinite(value):
-        raise UserError(f"The field {name} must be above 0 and at most {high:g}.")
+        raise UserError(f"The {_called(name)} must be above 0 and at most {high:g}.")
     return float(value)
 
 
 def _text(fields: dict[str, Any], name: str, longest: int) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
-        raise UserError(f"The field {name} must be a text.")
+        raise UserError(f"The {_called(name)} must be a text.")
     if len(value) > longest:
-        raise UserError(f"The field {name} may have {longest} characters, not {len(value)}.")
+        raise UserError(f"The {_called(name)} may have {longest} characters, not {len(value)}.")
     return value
+
+
+def _called(name: str) -> str:
+    return _WORDS.get(name, name)
 
 
 def _no_such_number(name: str) -> NoReturn:

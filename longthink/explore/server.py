@@ -11,6 +11,8 @@ import ipaddress
 import json
 import logging
 import socket as sockets
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -28,10 +30,10 @@ from longthink.errors import UserError
 from longthink.explore.engine import best_move, find_engine
 from longthink.explore.frames import Frame
 from longthink.explore.limits import LARGEST, MOST_STEPS, MOST_TOKENS, MOST_VIEWS
-from longthink.explore.messages import More, Think, read_message
-from longthink.explore.problems import SHOWN, USUAL_DEPTH
+from longthink.explore.messages import More, Script, Think, read_message
+from longthink.explore.problems import SHOWN, USUAL_DEPTH, warm_up
 from longthink.explore.shelf import Shelf
-from longthink.explore.thoughts import Thoughts
+from longthink.explore.thoughts import Plan, Thoughts
 from longthink.tasks import tasks
 from longthink.tasks.maze_carving import STYLES
 
@@ -47,6 +49,8 @@ HOW_TO_TRAIN = {
 }
 """The recipe for a task without weights."""
 _LONGEST_FEN = 200
+_SECONDS_BEFORE_WARMING = 5.0  # the first page has its first frame by then
+_PATIENCE = 1.0  # seconds; whoever drags something quickly still sees what happens in between
 _POLICY = (
     "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
@@ -61,30 +65,40 @@ _log = logging.getLogger("longthink.explore")
 
 
 class Desk:
-    """What the views share: the weights, one thread that thinks and two that prepare.
+    """What the views share: the weights, one thread that thinks, two that prepare, and those that answer the page.
 
     One thread thinks for all: a step uses every core already. Its queue is first come, first served, and a piece of
-    work is a step at most, so that views take turns.
+    work is a step at most, so that views take turns. Preparing comes in pieces too, and a problem that is slow to check
+    holds up neither the list of weights nor the engine, which have threads of their own.
     """
 
     def __init__(self, shelf: Shelf, most_views: int = MOST_VIEWS) -> None:
         self.shelf, self.most_views = shelf, most_views
         self.views = 0
         self.pieces = 0
-        """Pieces of work done so far, by which one can see that somebody thinks."""
+        """Pieces of work done so far, by which one can see that somebody prepares or thinks."""
         self._thinking = ThreadPoolExecutor(1, "think")
         self._preparing = ThreadPoolExecutor(2, "prepare")
+        self._looking = ThreadPoolExecutor(1, "look")
+        self._playing = ThreadPoolExecutor(1, "play")
 
     async def prepare(self, work: Callable[..., Any], *args: Any) -> Any:
+        self.pieces += 1
         return await asyncio.get_running_loop().run_in_executor(self._preparing, work, *args)
+
+    async def catalogue(self) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._looking, _catalogue, self.shelf)
+
+    async def best_move(self, fen: str) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._playing, best_move, fen)
 
     async def think(self, work: Callable[..., Any], *args: Any) -> Any:
         self.pieces += 1
         return await asyncio.get_running_loop().run_in_executor(self._thinking, work, *args)
 
     def close(self) -> None:
-        self._thinking.shutdown(wait=False, cancel_futures=True)
-        self._preparing.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._thinking, self._preparing, self._looking, self._playing):
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 class EndOfThought:
@@ -155,15 +169,27 @@ class View:
                 self.awake.set()
 
     async def _begin(self, wish: Think) -> Iterator[Frame | None] | None:
-        """Tell the page what it is about to see; None where the script was refused and the old one goes on."""
+        """Tell the page what it is about to see; None where the script was refused or given up and the old one goes
+        on."""
         try:
-            plan = await self.desk.prepare(self.thoughts.plan, wish.script)
+            plan = await self._plan(wish.script)
+            if plan is None:
+                return None
             about = await self.desk.think(self.thoughts.follow, plan)
         except Exception as error:
             await self.complain(wish.id, _sentence(error))
             return None
         await self.socket.send_text(json.dumps({"type": "ready", "id": wish.id, "from": wish.first, **about}))
         return self.thoughts.frames(wish.first)
+
+    async def _plan(self, script: Script) -> Plan | None:
+        """Piece by piece, so that a closed tab stops; None where it took long and a newer wish has come meanwhile."""
+        began, work = time.monotonic(), self.thoughts.planning(script)
+        while self.wish is None or time.monotonic() - began < _PATIENCE:
+            plan: Plan | None = await self.desk.prepare(next, work)
+            if plan is not None:
+                return plan
+        return None
 
     async def complain(self, id: int | None, sentence: str) -> None:
         await self.socket.send_text(json.dumps({"type": "error", "id": id, "message": sentence}))
@@ -183,7 +209,11 @@ def make_app(shelf: Shelf, host: str = "127.0.0.1", most_views: int = MOST_VIEWS
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
+        warming = threading.Timer(_SECONDS_BEFORE_WARMING, warm_up)
+        warming.daemon = True
+        warming.start()
         yield
+        warming.cancel()
         desk.close()
 
     app = FastAPI(title="longthink explore", docs_url=None, redoc_url=None, openapi_url=None, lifespan=life)
@@ -199,14 +229,14 @@ def make_app(shelf: Shelf, host: str = "127.0.0.1", most_views: int = MOST_VIEWS
 
     @app.get("/api/catalogue")
     async def catalogue() -> Any:
-        return await desk.prepare(_catalogue, shelf)
+        return await desk.catalogue()
 
     @app.get("/api/engine")
     async def engine(fen: str = "") -> Any:
         if len(fen) > _LONGEST_FEN:
             return JSONResponse({"error": f"A FEN has at most {_LONGEST_FEN} characters."}, 400)
         try:
-            return await desk.prepare(best_move, fen)
+            return await desk.best_move(fen)
         except UserError as error:
             return JSONResponse({"error": str(error)}, 400)
 
@@ -240,7 +270,7 @@ def make_app(shelf: Shelf, host: str = "127.0.0.1", most_views: int = MOST_VIEWS
 def _catalogue(shelf: Shelf) -> dict[str, Any]:
     return {
         "version": __version__,
-        "weights": [one.to_json() for one in shelf.found().values() if one.card["recipe"]["task"] in SHOWN],
+        "weights": [one.to_json() for one in shelf.found().values() if one.recipe.task in SHOWN],
         "train": HOW_TO_TRAIN,
         "runs": None if shelf.runs is None else str(shelf.runs),
         "styles": [*STYLES, "loops"],

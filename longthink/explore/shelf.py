@@ -15,12 +15,14 @@ import torch
 from longthink.errors import UserError, unknown
 from longthink.loading import Loaded, load, shipped
 from longthink.training.files import read_json
+from longthink.training.recipe import Recipe
 
 _FILES = ("model.safetensors", "best.safetensors")  # in the order in which ``load`` looks for them
 _CARDS = ("config.json", "card.json", "recipe.json")
 _DEEPEST = 4  # folders below the one that was given
 _MOST_RUNS = 1_000
 _MOST_LOADED = 8
+_LARGE = 10**15
 
 
 class Found(NamedTuple):
@@ -30,25 +32,22 @@ class Found(NamedTuple):
     place: str | Path
     """As ``load`` takes it."""
     stamp: int
+    recipe: Recipe
     card: dict[str, Any]
     shipped: bool
 
     def to_json(self) -> dict[str, Any]:
-        recipe = self.card["recipe"]
-        options = recipe.get("model_options") or {}
+        recipe = self.recipe
         return {
             "name": self.name,
             "shipped": self.shipped,
-            "task": recipe["task"],
-            "recipe": recipe["name"],
-            "model": recipe.get("model", "deepthinking"),
-            "recall": options.get("recall", True) if recipe.get("model", "deepthinking") == "deepthinking" else None,
-            "trained_on": list(recipe["difficulty"]),
-            "trained_steps": recipe.get("steps"),
-            "parameters": self.card.get("parameters"),
-            "minutes": self.card.get("minutes"),
-            "hardware": self.card.get("hardware"),
-            "validation": self.card.get("validation"),
+            "task": recipe.task,
+            "recipe": recipe.name,
+            "model": recipe.model,
+            "recall": bool(recipe.model_options.get("recall", True)) if recipe.model == "deepthinking" else None,
+            "trained_on": list(recipe.difficulty),
+            "trained_steps": recipe.steps,
+            "validation": _validation(self.card.get("validation")),
         }
 
 
@@ -61,18 +60,28 @@ class Shelf:
         self._lock = threading.Lock()
 
     def found(self) -> dict[str, Found]:
-        ready = {name: Found(name, name, 0, card, True) for name, card in shipped().items()}
-        for place, file in [] if self.runs is None else _weights_below(self.runs):
-            name = place.relative_to(self.runs).as_posix() if self.runs is not None else place.name
-            card = _card(place)
-            if card is not None and name not in ready:
-                ready[name] = Found(name, place, file.stat().st_mtime_ns, card, False)
+        ready = {
+            name: Found(name, name, 0, Recipe.from_json(card["recipe"]), card, True) for name, card in shipped().items()
+        }
+        if self.runs is None:
+            return ready
+        root = self.runs.absolute()  # a path that nobody takes for the name of shipped weights
+        for place, file in _weights_below(root):
+            name = root.resolve().name if place == root else place.relative_to(root).as_posix()
+            name = f"./{name}" if name in ready else name  # both can be chosen
+            known = _card(place)
+            try:
+                stamp = file.stat().st_mtime_ns
+            except OSError:  # it was deleted a moment ago
+                continue
+            if known is not None and _can_be_sent(name):
+                ready[name] = Found(name, place, stamp, *known, False)
         return ready
 
     def load(self, name: str) -> Loaded:
         found = self.found()
         if name not in found:
-            raise unknown("weights", name[:80], found)
+            raise unknown("network", name[:80], found)
         chosen = found[name]
         key = (name, chosen.stamp)
         with self._lock:
@@ -85,7 +94,8 @@ class Shelf:
 
 
 def _weights_below(root: Path) -> Iterator[tuple[Path, Path]]:
-    """Folders with weights, and the file that will be read; links to other folders are not followed."""
+    """Folders with weights, this one or below it, and the file that will be read; links to other folders are not
+    followed."""
     count = 0
     for here, folders, files in os.walk(root):
         place = Path(here)
@@ -93,7 +103,7 @@ def _weights_below(root: Path) -> Iterator[tuple[Path, Path]]:
             folders.clear()
         folders.sort()
         file = next((name for name in _FILES if name in files), None)
-        if file is not None and place != root:
+        if file is not None:
             folders.clear()
             count += 1
             if count > _MOST_RUNS:
@@ -101,15 +111,35 @@ def _weights_below(root: Path) -> Iterator[tuple[Path, Path]]:
             yield place, place / file
 
 
-def _card(place: Path) -> dict[str, Any] | None:
+def _card(place: Path) -> tuple[Recipe, dict[str, Any]] | None:
     """What is known about a run without reading its weights; None where that is not a card at all."""
     for name in _CARDS:
-        if (place / name).is_file():
-            try:
-                card = read_json(place / name)
-            except UserError:
-                continue
-            recipe = card.get("recipe") if isinstance(card, dict) else None
-            if isinstance(recipe, dict) and isinstance(recipe.get("difficulty"), list):
-                return card if {"name", "task"} <= recipe.keys() else None
+        try:
+            card = read_json(place / name)
+            recipe = Recipe.from_json(card["recipe"]) if isinstance(card, dict) and "recipe" in card else None
+        except (UserError, ValueError, ArithmeticError, RecursionError):  # numbers and brackets without end, too
+            continue
+        if recipe is not None and _can_be_sent(recipe.name):
+            return recipe, card
     return None
+
+
+def _can_be_sent(name: str) -> bool:
+    """Not so for a file's name that is no text in its encoding, or for half a character."""
+    try:
+        return bool(name.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _validation(found: Any) -> dict[str, Any] | None:
+    """What the page shows of it; None where somebody wrote something else there."""
+    if not isinstance(found, dict):
+        return None
+    steps, accuracy, samples = (found.get(key) for key in ("steps", "accuracy", "samples"))
+    if not isinstance(steps, list) or not isinstance(accuracy, list) or len(steps) != len(accuracy):
+        return None
+    numbers = [*steps, *accuracy, samples]
+    if not all(isinstance(one, int | float) and -_LARGE < one < _LARGE for one in numbers):  # nor what is no number
+        return None
+    return {"steps": steps, "accuracy": accuracy, "samples": samples}

@@ -20,7 +20,16 @@ from longthink.errors import UserError
 from longthink.explore.frames import HEADER, Frame, chances
 from longthink.explore.limits import MOST_BYTES_OF_FRAMES, MOST_BYTES_OF_STATES, MOST_STEPS
 from longthink.explore.messages import Change, Script, Wanted
-from longthink.explore.problems import Posed, answer_sections, columns_of, describe, how_right, posed
+from longthink.explore.problems import (
+    Posed,
+    answer_sections,
+    can_be_made,
+    columns_of,
+    describe,
+    how_right,
+    posed,
+    sizes,
+)
 from longthink.explore.shelf import Shelf
 from longthink.inspect.attention import WATCHED
 from longthink.inspect.perturb import noise, zeros
@@ -102,25 +111,35 @@ class Thoughts:
         self._flops = 0
 
     def plan(self, script: Script) -> Plan:
-        """Load, pose and check everything. Nothing has happened yet: the thought before goes on if this fails."""
+        return next(plan for plan in self.planning(script) if plan is not None)
+
+    def planning(self, script: Script) -> Iterator[Plan | None]:
+        """Load, pose and check everything. Nothing has happened yet: the thought before goes on if this fails.
+
+        None after each piece of work, and at last the plan.
+        """
         loaded = self.shelf.load(script.weights)
         known = self._posed if loaded is self._loaded else {}
-        wanted = [script.problem, *(change.problem for change in script.changes if change.problem is not None)]
-        problems = {one: known[one] if one in known else posed(loaded, one) for one in wanted}
+        problems: dict[Wanted, Posed] = {}
+        for one in [script.problem, *(change.problem for change in script.changes if change.problem is not None)]:
+            if one not in problems:
+                yield None
+                problems[one] = known[one] if one in known else posed(loaded, one)
         first = problems[script.problem].batch.inputs.shape
-        for one in problems.values():
-            if one.batch.inputs.shape != first:
+        for shape in (it.batch.inputs.shape for it in problems.values()):
+            if shape != first:
                 raise UserError(
                     f"A problem that changes while the network thinks keeps its size: {first[-1]}, "
-                    f"not {one.batch.inputs.shape[-1]}; start again with it."
+                    f"not {shape[-1]}; start again with it."
                 )
         others, problem = {}, problems[script.problem]
         for change in script.changes:
             if change.problem is not None:
                 problem = problems[change.problem]
             elif change.kind == "swapped":
+                yield None
                 others[change] = _another(loaded, problem, change.seed)
-        return Plan(script, loaded, problems, others)
+        yield Plan(script, loaded, problems, others)
 
     def follow(self, plan: Plan) -> dict[str, Any]:
         """Make this the thought, and say what the page must know before the first frame. Takes a step at most."""
@@ -219,6 +238,7 @@ class Thoughts:
                 for step, one in at
             ],
             "sections": [{"name": name, "shape": shape} for name, shape in self._sections.items()],
+            "sizes": sizes(loaded.task),
             "steps": min(self.most_steps, default_steps(loaded, first.batch)),
             "most_steps": self.most_steps,
             "trained_steps": loaded.recipe.steps,
@@ -262,15 +282,16 @@ def _another(loaded: Loaded, problem: Posed, seed: int) -> Posed:
     """Another problem of the same size."""
     # Boards are all of one size, whatever their difficulty.
     size = None if problem.task.name in ("chess", "sudoku") else problem.batch.difficulty
-    other, length = posed(loaded, Wanted(size=size, seed=seed)), problem.batch.inputs.shape[1]
-    if other.batch.inputs.shape == problem.batch.inputs.shape:
-        return other
-    if problem.batch.is_sequence:  # expressions of one depth have different lengths
-        many = problem.task.sample(_CANDIDATES, problem.batch.difficulty, seed, "test")
-        fitting = (many.lengths() == length).nonzero()
-        if len(fitting):
-            return Posed(problem.task, many[fitting[0]].cut(length))
-    raise UserError("No other problem of this length was found; put noise or zeros in instead.")
+    if size is None or can_be_made(problem.task, size):
+        other, length = posed(loaded, Wanted(size=size, seed=seed)), problem.batch.inputs.shape[1]
+        if other.batch.inputs.shape == problem.batch.inputs.shape:
+            return other
+        if problem.batch.is_sequence:  # expressions of one depth have different lengths
+            many = problem.task.sample(_CANDIDATES, problem.batch.difficulty, seed, "test")
+            fitting = (many.lengths() == length).nonzero()
+            if len(fitting):
+                return Posed(problem.task, many[fitting[0]].cut(length))
+    raise UserError("No other problem of this size was found; put noise or zeros in instead.")
 
 
 def _thoughts_of(other: Posed, loaded: Loaded, steps: int) -> Iterator[State]:

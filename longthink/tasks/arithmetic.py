@@ -55,6 +55,8 @@ class Arithmetic(TokenTask):
     unit: ClassVar[str] = "nested operations"
     tokens: ClassVar[tuple[str, ...]] = (PAD, *"0123456789()+*")
     answers: ClassVar[tuple[str, ...]] = tuple("0123456789")
+    tokens_a_level: ClassVar[int] = 4
+    shallowest: ClassVar[int] = 1
 
     longest: int | None = 50
     """In tokens; None for no limit."""
@@ -68,7 +70,7 @@ class Arithmetic(TokenTask):
 
     def sample(self, n: int, difficulty: int, seed: int, split: Split = "test") -> Batch:
         check_depth(self.name, n, difficulty, 0, seed, split)
-        check_room(difficulty, 4 * difficulty + 1, self.longest)
+        check_room(difficulty, self.tokens_a_level, self.longest)
         if difficulty == 0 and split != "train":
             raise UserError(f"The ten problems of depth 0 are all for training; the {split} split begins at 1.")
         stream_seed = mixed_seed(f"{self.name}/{self.longest}/{self.nesting}", difficulty, seed)

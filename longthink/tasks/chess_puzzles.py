@@ -104,10 +104,9 @@ class Chess:
 
     def parse(self, text: str) -> Batch:
         """A position in Forsyth-Edwards notation; the side to move is the mover."""
-        rules = _rules()
         example = "type a FEN such as 6k1/5ppp/8/8/8/8/8/R5K1 w - - 0 1"
         try:
-            board = rules.Board(text.strip())
+            board = _rules().Board(text.strip())
         except ValueError as error:
             raise UserError(f"This is not a position ({error}); {example}.") from error
         if not board.is_valid():
@@ -138,6 +137,13 @@ class Chess:
             rank = "".join(letters[int(place.argmax())] if bool(place.any()) else "." for place in row)
             ranks.append(re.sub(r"\.+", lambda blanks: str(len(blanks[0])), rank))
         return f"{'/'.join(ranks)} {'b' if black else 'w'} - - 0 1"
+
+    def position(self, batch: Batch, index: int = 0) -> str:
+        """A puzzle's position as an engine needs it: with castling, en passant and the number of moves."""
+        fen, moves = _book(self.puzzles).text(int(batch.info["rank"][index]))
+        board = _rules().Board(fen)
+        board.push(_legal(board, moves.split()[0]))
+        return str(board.fen())
 
     def show(self, classes: Tensor, batch: Batch, index: int = 0) -> str:
         """The move on the real board, as e2e4; the square with a piece of the mover comes first."""
@@ -293,6 +299,11 @@ def _rows(path: Path) -> list[tuple[int, str, str, float]]:
     except csv.Error as error:
         raise UserError(f"Line {table.line_num} of {path.name} is not CSV ({error}); get it again.") from error
     return rows
+
+
+def whole_position(text: str) -> str:
+    """A position that ``parse`` takes, written out in full: with castling, en passant and the number of moves."""
+    return str(_rules().Board(text.strip()).fen())
 
 
 def _rules() -> ModuleType:

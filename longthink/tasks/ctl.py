@@ -41,6 +41,8 @@ class CTL(TokenTask):
     unit: ClassVar[str] = "functions"
     tokens: ClassVar[tuple[str, ...]] = (PAD, *_NAMES, *_FUNCTIONS)
     answers: ClassVar[tuple[str, ...]] = _NAMES
+    tokens_a_level: ClassVar[int] = 1
+    shallowest: ClassVar[int] = 2
 
     backward: bool = False
     """Write b a d 101 rather than 101 d a b. Sample i is the same problem in both orders."""

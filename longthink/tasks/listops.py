@@ -79,6 +79,8 @@ class ListOps(TokenTask):
     # An operator and its bracket are one token, as in the original files.
     tokens: ClassVar[tuple[str, ...]] = (PAD, *"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
     answers: ClassVar[tuple[str, ...]] = tuple("0123456789")
+    tokens_a_level: ClassVar[int] = 3
+    shallowest: ClassVar[int] = 1
 
     longest: int | None = 50
     """In tokens; None for no limit. (The public code counts three for the two tokens of an operation.)"""
@@ -88,7 +90,7 @@ class ListOps(TokenTask):
 
     def sample(self, n: int, difficulty: int, seed: int, split: Split = "test") -> Batch:
         check_depth(self.name, n, difficulty, 0, seed, split)
-        check_room(difficulty, 3 * difficulty + 1, self.longest)
+        check_room(difficulty, self.tokens_a_level, self.longest)
         if difficulty == 0 and split != "train":
             raise UserError(f"The ten problems of depth 0 are all for training; the {split} split begins at 1.")
         stream_seed = mixed_seed(f"{self.name}/{self.longest}", difficulty, seed)

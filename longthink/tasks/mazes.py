@@ -117,6 +117,16 @@ class Mazes:
         shortest = batch.targets.flatten(1).sum(1) // 4
         return right | (batch.info["several"] & _is_path(marked, start, goal, shortest))
 
+    def all_shortest(self, batch: Batch) -> Tensor:
+        """The pixels of all cells that lie on any of the shortest paths: bool, the shape of the targets."""
+        inputs = batch.inputs.cpu()
+        free = _cells((inputs != 0).any(1)) == 4
+        ends = [_cells(end) == 4 for end in (_start(inputs), _goal(inputs))]
+        away, left = (torch.from_numpy(_arrivals(free.numpy(), end.numpy())) for end in ends)
+        shortest = (away * ends[1]).flatten(1).sum(1)[:, None, None]
+        on = (away >= 0) & (left >= 0) & (away + left == shortest)
+        return _blown_up(on[:, None].float())[:, 0].bool().to(batch.targets.device)
+
     def parse(self, text: str) -> Batch:
         """Lines of # for walls and . or space for free cells, with one S and one G; or a file of them.
 
@@ -276,16 +286,24 @@ def _is_path(pixels: Tensor, start: Tensor, goal: Tensor, shortest: Tensor) -> T
 
 def _wave(free: np.ndarray, start: np.ndarray, goal: np.ndarray) -> np.ndarray:
     """Steps from goal to start in each of many mazes (bool [n, side, side]), -1 for no way: int64 [n]."""
+    return _arrivals(free, goal, start)[start]
+
+
+def _arrivals(free: np.ndarray, source: np.ndarray, enough: np.ndarray | None = None) -> np.ndarray:
+    """Steps from the source to each cell of many mazes, -1 for no way: int64 [n, side, side].
+
+    Cells that are farther away than the last of ``enough`` may be left at -1.
+    """
     edge = ((0, 0), (1, 1), (1, 1))
     dry = np.pad(free, edge).ravel()
-    source = np.flatnonzero(np.pad(start, edge))
-    front = np.flatnonzero(np.pad(goal, edge))
+    front = np.flatnonzero(np.pad(source, edge))
+    wanted = np.flatnonzero(np.pad(enough, edge)) if enough is not None else front[:0]
     width = free.shape[2] + 2
     arrived = np.full(dry.size, -1, np.int64)
     arrived[front] = 0
     dry[front] = False
     time = 0
-    while front.size and (arrived[source] < 0).any():
+    while front.size and (enough is None or (arrived[wanted] < 0).any()):
         time += 1
         parts = []
         for step in (-width, -1, 1, width):
@@ -295,4 +313,4 @@ def _wave(free: np.ndarray, start: np.ndarray, goal: np.ndarray) -> np.ndarray:
             parts.append(part)
         front = np.concatenate(parts)
         arrived[front] = time
-    return arrived[source]
+    return arrived.reshape(-1, width, width)[:, 1:-1, 1:-1]

@@ -30,6 +30,10 @@ class TokenTask:
     """Token 0 is the padding."""
     answers: ClassVar[tuple[str, ...]]
     """What each class is called."""
+    tokens_a_level: ClassVar[int]
+    """The shortest problem of a depth has so many tokens for each level, and one more."""
+    shallowest: ClassVar[int]
+    """The smallest depth that is not for training alone."""
 
     @property
     def classes(self) -> int:
@@ -115,7 +119,8 @@ def check_longest(longest: int | None) -> None:
         raise UserError(f"The longest problem must have 1 token or more, not {longest}; None stands for no limit.")
 
 
-def check_room(depth: int, needed: int, longest: int | None) -> None:
+def check_room(depth: int, tokens_a_level: int, longest: int | None) -> None:
+    needed = tokens_a_level * depth + 1
     if longest is not None and needed > longest:
         raise UserError(
             f"Depth {depth} takes at least {needed} tokens and the longest problem may have {longest}; "

@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,15 @@ _ROUTER = {"width": 16, "hidden": 16, "heads": 2}
 TOYS = {
     "listops-toy": Recipe("listops-toy", "listops", (1,), model="router", model_options=_ROUTER, steps=4),
     "arithmetic-toy": Recipe("arithmetic-toy", "arithmetic", (1,), model="router", model_options=_ROUTER, steps=4),
+    "arithmetic-short": Recipe(
+        "arithmetic-short",
+        "arithmetic",
+        (1,),
+        task_options={"longest": 9},
+        model="router",
+        model_options=_ROUTER,
+        steps=4,
+    ),
     "ctl-toy": Recipe("ctl-toy", "ctl", (2,), model="router", model_options=_ROUTER, steps=4),
     "sudoku-toy": Recipe("sudoku-toy", "sudoku", (40,), model_options=_SMALL, steps=4),
     "chess-toy": Recipe("chess-toy", "chess", (1,), model_options=_SMALL, steps=4),
@@ -107,6 +117,19 @@ def served(runs: Path) -> Iterator[Served]:
 def ask(id: int, weights: str, problem: dict[str, Any], until: int, changes: Any = (), first: int = 0) -> str:
     message = {"type": "think", "id": id, "weights": weights, "problem": problem, "until": until, "from": first}
     return json.dumps({**message, "changes": list(changes)})
+
+
+@contextmanager
+def held_up(served: Served) -> Iterator[None]:
+    """Both threads that prepare have something else to do."""
+    go_on = threading.Event()
+    busy = [served.desk._preparing.submit(go_on.wait, 60) for _ in range(2)]
+    try:
+        yield
+    finally:
+        go_on.set()
+        for one in busy:
+            one.result(60)
 
 
 @dataclass

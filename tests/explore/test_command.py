@@ -61,6 +61,8 @@ def test_complaints(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
     (tmp_path / "file").write_text("")
     assert main(["explore", "--runs", str(tmp_path / "file")]) == 2
     assert "not a folder" in capsys.readouterr().err
+    assert main(["explore", "--runs", str(tmp_path / "nowhere")]) == 2
+    assert "does not exist" in capsys.readouterr().err
 
 
 def test_the_page_names_no_other_host_and_no_missing_file() -> None:

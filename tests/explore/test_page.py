@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 import longthink as lt
-from tests.explore.conftest import Served
+from tests.explore.conftest import Served, held_up
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -136,9 +136,13 @@ def test_walls_are_drawn_and_a_maze_without_a_way_is_refused(open_page: OpenPage
     page.get_by_role("button", name="Draw walls").click()
     drag(page, 3, (1, 2), (1, 2))
     page.get_by_text("No path leads from S to G").wait_for()
-    drag(page, 3, (1, 1), (1, 1))  # opens a wall instead
-    page.wait_for_function("() => location.hash.includes('problem')")
+    before = share(pixels(page), "#33414e")
+    drag(page, 3, (1, 1), (1, 1))  # opens another instead: what was drawn is still there
+    page.wait_for_function("() => decodeURIComponent(location.hash).includes('XS..X~XX.XX~XG..X')")
+    assert share(pixels(page), "#33414e") < before
     assert page.locator(".message").is_hidden()
+    page.get_by_role("button", name="No walls").click()
+    page.get_by_text("Several paths are shortest here").wait_for()
 
 
 def test_everything_works_from_the_keyboard(open_page: OpenPage) -> None:
@@ -157,6 +161,12 @@ def test_everything_works_from_the_keyboard(open_page: OpenPage) -> None:
     page.wait_for_function(
         "() => document.querySelector('.board canvas').ariaLabel.includes('goal at row 3, column 3')"
     )
+    page.wait_for_function("() => location.hash.includes('problem')")
+    page.locator(".skip").focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "stage"
+    page.wait_for_timeout(400)  # a link would have been followed by now
+    assert "problem" in page.evaluate("location.hash")
     page.locator("#tab-maze").focus()
     page.keyboard.press("ArrowRight")
     page.get_by_role("heading", name="Is the number of ones so far odd?").wait_for()
@@ -166,6 +176,26 @@ def test_everything_works_from_the_keyboard(open_page: OpenPage) -> None:
     unnamed = """() => [...document.querySelectorAll('button, input, select, textarea, canvas')].filter(one =>
         one.checkVisibility() && !(one.ariaLabel || one.textContent.trim() || one.labels?.length)).length"""
     assert page.evaluate(unnamed) == 0
+
+
+def test_after_a_stop_it_thinks_on_from_a_change(open_page: OpenPage) -> None:
+    page = open_page("#tab=expressions&weights=group/arithmetic-toy")
+    page.get_by_role("button", name="Pause").wait_for()
+    end = int(at_rest(page).get_attribute("data-step") or 0)  # all its steps
+    assert end >= 4
+    page.keyboard.press("n")
+    page.wait_for_function("end => Number(document.querySelector('.verdict').dataset.step) >= end + 4", arg=end)
+    assert page.get_by_label("Depth").get_attribute("max") == "12"
+    assert page.get_by_label("Attention of").inner_text().split("\n") == ["all heads", "head 0", "head 1"]
+
+
+def test_a_slow_server_is_waited_for_in_sight(open_page: OpenPage, served: Served) -> None:
+    with held_up(served):
+        page = open_page("#tab=bits&weights=prefix_sums&text=1011&step=99999")
+        page.get_by_text("working …").wait_for()
+    page.wait_for_selector(".verdict[data-step]")
+    assert page.get_by_text("working …").is_hidden()
+    assert page.locator(".message").is_hidden()  # more steps than there are mean as many as there are
 
 
 def test_bits_are_flipped_while_it_thinks(open_page: OpenPage) -> None:
@@ -283,15 +313,21 @@ def test_two_networks_race(open_page: OpenPage, tmp_path: Path) -> None:
     page.wait_for_function("() => location.hash.includes('step=25')")
     cards = page.locator(".racers .card")
     assert "✓ Solved" in cards.nth(0).inner_text()
-    assert "Not solved yet" in cards.nth(1).inner_text()
+    assert "Not solved" in cards.nth(1).inner_text()
     for card in (cards.nth(0), cards.nth(1)):
         assert "Cost of a step" in card.inner_text()
         assert "Accuracy in validation" in card.inner_text()
-    assert "100.0% after 30, 100.0% after 300 steps (n = 1000)" in cards.nth(0).inner_text()
+    assert "100.0% after 30, 100.0% after 300 steps (n\u00a0=\u00a01000)" in cards.nth(0).inner_text()
     page.get_by_label("Size").fill("8")
     page.get_by_label("Size").press("Enter")
-    page.get_by_text("odd maze size").wait_for()
+    page.get_by_text("an odd number of cells").wait_for()
     assert "size=9" in page.evaluate("location.hash")  # the problem that is on the screen
+    page.get_by_role("button", name="Zeros into both").click()
+    page.wait_for_function("() => location.hash.includes('zeros') && !document.querySelector('.message').offsetParent")
+    assert "size=9" in page.evaluate("location.hash")
+    page.keyboard.press("t")
+    page.wait_for_function("() => location.hash.includes('swapped')")
+    assert int(page.locator(".where").inner_text().split()[1]) >= 24
     with page.expect_download() as got:
         page.get_by_role("button", name="Picture").click()
     got.value.save_as(tmp_path / "race.png")
@@ -301,13 +337,35 @@ def test_two_networks_race(open_page: OpenPage, tmp_path: Path) -> None:
     assert share(picture[:, half:], "#33414e") > 0.1
 
 
+def test_if_one_refuses_both_go_back(open_page: OpenPage) -> None:
+    page = open_page("#tab=race&weights=group/arithmetic-toy&rival=group/arithmetic-short&text=(1*2)&step=6")
+    same = """() => [...document.querySelectorAll('.racers canvas')].filter(one =>
+        one.ariaLabel.startsWith('The expression (1*2). The network answers')).length === 2"""
+    page.wait_for_function(same)
+    page.get_by_label("Size").fill("4")
+    page.get_by_label("Size").press("Enter")
+    page.get_by_text("depth from 1 to 2, not 4").wait_for()
+    page.wait_for_function(same)
+    page.wait_for_function("() => location.hash.includes('1*2') && location.hash.includes('step=6')")
+    page = open_page("#tab=race&weights=mazes&rival=sudoku&size=5&seed=3&step=1")
+    page.get_by_text("There are no weights named sudoku").wait_for()
+    page.wait_for_function("() => location.hash.includes('rival=mazes')")
+    assert page.locator(".message").is_visible()
+
+
 def test_chess_shows_a_move_and_sudoku_names_wrong_cells(open_page: OpenPage, runs: Path) -> None:
     page = open_page("#tab=chess&weights=group/chess-toy")
     page.get_by_text("White to move. The network marks").wait_for()
     page.get_by_label("Or type a position (FEN)").fill("nonsense")
     page.get_by_role("button", name="Think about this").click()
     page.get_by_text("This is not a position").wait_for()
-    page = open_page("#tab=sudoku&weights=group/sudoku-toy")
+    typed = "8/8/8/8/k1Pp4/8/8/K7 b - c3 0 1"
+    page.get_by_label("Or type a position (FEN)").fill(typed)
+    page.get_by_role("button", name="Think about this").click()
+    wait_for_label(page, typed)
+    assert page.get_by_label("Or type a position (FEN)").input_value() == typed  # en passant too
+    page = open_page("#tab=sudoku&weights=group/sudoku-toy&size=40&seed=1&step=3")
+    page.wait_for_selector('.verdict[data-step="3"]')
     page.get_by_text("Wrong: row 1 column").wait_for()
     cells = page.get_by_label("Or type 81 cells").input_value()
     blank = cells.replace("\n", "").index(".")
@@ -317,6 +375,13 @@ def test_chess_shows_a_move_and_sudoku_names_wrong_cells(open_page: OpenPage, ru
     for key in [*["ArrowRight"] * blank, digit]:  # the right digit in the first blank cell: it is still a puzzle
         page.keyboard.press(key)
     page.get_by_text("new problem at").wait_for()
+    given = next(d for d in cells.split("\n")[blank // 9] if d != ".")
+    page.keyboard.press(given)
+    page.get_by_text("is given twice in row").wait_for()
+    page.get_by_text("Given twice: row").wait_for()
+    assert share(pixels(page), "#b85f06") > 0.002  # the corners, and the mark
+    page.keyboard.press(digit)
+    page.wait_for_function("() => !document.querySelector('.message').offsetParent")
     assert page.get_by_label("Or type 81 cells").input_value().replace("\n", "")[blank] == digit
 
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
-from longthink.explore import engine
+from longthink.explore import engine, server
 from longthink.explore.limits import MOST_VIEWS
-from tests.explore.conftest import Seen, Served, ask, seen
+from tests.explore.conftest import Seen, Served, ask, held_up, seen
 
 BITS = {"text": "1011001110100101"}
 
@@ -122,6 +122,41 @@ def test_a_closed_tab_stops_its_computation(served: Served) -> None:
     before = served.desk.pieces
     time.sleep(0.5)
     assert served.desk.pieces == before
+
+
+def test_a_closed_tab_stops_its_preparations(served: Served) -> None:
+    changes = [{"step": step, "kind": "problem", "problem": {"size": 41, "seed": step}} for step in range(1, 200)]
+    wait_until_alone(served)
+    before = served.desk.pieces
+    with served.connect() as socket:
+        socket.send(ask(1, "mazes", {"size": 41}, 5, changes))
+        while served.desk.pieces < before + 3:
+            time.sleep(0.01)
+    wait_until_alone(served)
+    time.sleep(0.3)  # the piece that was being worked at
+    after = served.desk.pieces
+    assert after < before + 150
+    time.sleep(0.3)
+    assert served.desk.pieces == after
+
+
+def test_slow_preparations_hold_up_nothing_else(served: Served) -> None:
+    with held_up(served), served.connect() as socket:
+        socket.send(ask(1, "prefix_sums", BITS, 2))
+        assert served.get("/api/catalogue")[0] == 200
+        assert served.get("/api/engine?fen=rubbish")[0] == 400
+        with pytest.raises(TimeoutError):
+            socket.recv(timeout=0.1)
+
+
+def test_a_newer_wish_ends_long_preparations(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_PATIENCE", 0.0)
+    changes = [{"step": step, "kind": "problem", "problem": {"size": 41, "seed": step}} for step in range(1, 200)]
+    with served.connect() as socket:
+        socket.send(ask(1, "mazes", {"size": 41}, 5, changes))
+        socket.send(ask(2, "prefix_sums", BITS, 2))
+        assert told(socket)["id"] == 2
+        assert until(socket, 2)[-1].id == 2
 
 
 def wait_until_alone(served: Served) -> None:

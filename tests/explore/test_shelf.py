@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from longthink.errors import UserError
-from longthink.explore.server import HOW_TO_TRAIN
+from longthink.explore import shelf
+from longthink.explore.server import HOW_TO_TRAIN, _catalogue
 from longthink.explore.shelf import Shelf
 from longthink.loading import shipped
 from longthink.training.train import train
@@ -30,10 +33,10 @@ def test_shipped_weights_and_runs_are_found(runs: Path) -> None:
 
 
 def test_a_run_is_there_as_soon_as_it_has_weights(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / "runs")
-    assert set(shelf.found()) == set(shipped())
+    found = Shelf(tmp_path / "runs")
+    assert set(found.found()) == set(shipped())
     path = train(TOY, 0, options(tmp_path / "runs"))
-    assert shelf.load(path.name).task.name == "prefix_sums"
+    assert found.load(path.name).task.name == "prefix_sums"
 
 
 @pytest.mark.parametrize(
@@ -41,7 +44,7 @@ def test_a_run_is_there_as_soon_as_it_has_weights(tmp_path: Path) -> None:
     ["", ".", "..", "../runs", "/etc/passwd", "group", "group/../group/ctl-toy", "group/ctl-toy/", "a\0b", "\ud800"],
 )
 def test_tricks_with_names_find_nothing(runs: Path, name: str) -> None:
-    with pytest.raises(UserError, match="no weights named"):
+    with pytest.raises(UserError, match="no network named"):
         Shelf(runs).load(name)
 
 
@@ -58,6 +61,69 @@ def test_what_is_no_run_is_passed_over(runs: Path, tmp_path: Path) -> None:
     (good / "model.safetensors").write_bytes(b"rubbish")
     with pytest.raises(UserError, match="damaged"):
         Shelf(here).load("good")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"recipe": {"model_options": "x"}},
+        {"recipe": {"model_options": None}},
+        {"recipe": {"model": 3}},
+        {"recipe": {"difficulty": ["x"]}},
+        {"recipe": {"difficulty": [int("9" * 400)], "alpha": int("9" * 400)}},
+        {"recipe": {"name": "\ud800"}},
+        {"recipe": "x"},
+    ],
+)
+def test_an_odd_card_is_no_run(runs: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    card, recipe = json.loads((runs / "group" / "ctl-toy" / "config.json").read_text()), change["recipe"]
+    card["recipe"] = {**card["recipe"], **recipe} if isinstance(recipe, dict) else recipe
+    write_run(runs, tmp_path / "odd", card)
+    write_run(runs, tmp_path / "good")
+    found = _catalogue(Shelf(tmp_path))
+    assert [one["name"] for one in found["weights"] if not one["shipped"]] == ["good"]
+    json.dumps(found, ensure_ascii=False, allow_nan=False).encode()  # as it goes to the page
+
+
+@pytest.mark.parametrize("odd", ["x", 3, {"steps": 4}, {"steps": ["a"], "accuracy": [1.0], "samples": 1}, float("nan")])
+def test_odd_facts_are_left_out(runs: Path, tmp_path: Path, odd: Any) -> None:
+    card = json.loads((runs / "group" / "ctl-toy" / "config.json").read_text())
+    write_run(runs, tmp_path / "odd", {**card, "validation": odd, "parameters": odd})
+    about = Shelf(tmp_path).found()["odd"].to_json()
+    assert about["validation"] is None
+    json.dumps(about, allow_nan=False)
+
+
+def write_run(runs: Path, place: Path, card: Any = None) -> None:
+    shutil.copytree(runs / "group" / "ctl-toy", place)
+    if card is not None:
+        (place / "config.json").write_text(json.dumps(card))
+
+
+def test_a_run_that_vanishes_meanwhile_is_passed_over(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(runs, tmp_path / "good")
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "gone" / "config.json").write_text((tmp_path / "good" / "config.json").read_text())
+    places = [(tmp_path / name, tmp_path / name / "model.safetensors") for name in ("gone", "good")]
+    monkeypatch.setattr(shelf, "_weights_below", lambda root: iter(places))
+    assert set(Shelf(tmp_path).found()) == {*shipped(), "good"}
+
+
+def test_the_folder_may_be_a_run_itself(runs: Path) -> None:
+    found = Shelf(runs / "group" / "ctl-toy")
+    assert set(found.found()) == {*shipped(), "ctl-toy"}
+    assert found.load("ctl-toy").task.name == "ctl"
+
+
+def test_a_run_may_be_named_like_shipped_weights(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(runs, tmp_path / "mazes")
+    monkeypatch.chdir(tmp_path)
+    for found in (Shelf(Path(".")), Shelf(Path("mazes"))):
+        assert set(found.found()) == {*shipped(), "./mazes"}
+        assert found.load("./mazes").task.name == "ctl"
+        assert found.load("mazes").task.name == "mazes"
 
 
 def test_the_recipes_that_the_page_recommends_exist() -> None:

@@ -11,17 +11,24 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import pad
 
 import longthink as lt
 from longthink.errors import UserError
 from longthink.explore.frames import Frame, chances
 from longthink.explore.messages import Change, Script, Wanted
+from longthink.explore.problems import Posed, describe, how_right, posed, warm_up
 from longthink.explore.shelf import Shelf
 from longthink.explore.thoughts import Kept, Memory, Thoughts
 from longthink.inspect.attention import attention_maps
+from longthink.tasks.maze_carving import make_mazes
+from longthink.tasks.sudoku import _fill, _solve_all
 
 BITS = Wanted(text="1011001110100101")
 FLIPPED = Wanted(text="0011001110100101")
+DEEP = "(" * 20 + "1" + "+1)" * 20
+ENDLESS = ".....5.8....6.1.43..........1.5........1.6...3.......553.....61........4........."
+"""It has no solution, and its few digits leave a search for one nearly without end."""
 
 
 def frames(thoughts: Thoughts, script: Script, until: int, first: int = 0) -> list[Frame]:
@@ -121,6 +128,62 @@ def test_zeros_show_no_path_where_nothing_is_likelier_than_not(shelf: Shelf) -> 
     assert (found[2].sections[0] == 127).all()
 
 
+def test_where_several_paths_are_shortest_one_or_all_are_right(runs: Path) -> None:
+    loaded = Shelf(runs).load("group/mazes-toy")
+    rows = ["#######", "#S....#", "#.....#", "#....G#", "#.....#", "#.....#", "#######"]
+    problem = posed(loaded, Wanted(text="\n".join(rows)))
+    assert describe(problem)["several"]
+
+    def judged(*marked: str) -> tuple[bool | None, float]:
+        cells = torch.tensor([[letter == "*" for letter in row] for row in marked]).float()
+        pixels = pad(cells.repeat_interleave(2, 0).repeat_interleave(2, 1), (3,) * 4)
+        return how_right(problem, torch.stack([0.5 - pixels, pixels - 0.5])[None])
+
+    assert judged("*****", "....*", "....*", ".....", ".....") == (True, 1.0)
+    assert judged("*....", "*....", "*****", ".....", ".....") == (True, 1.0)
+    assert judged("*****", "*****", "*****", ".....", ".....") == (True, 1.0)
+    assert judged("*****", "*****", "*****", "*....", ".....") == (False, pytest.approx(24 / 25))
+    assert judged("*****", "*****", "*****", "*****", "*****") == (False, pytest.approx(15 / 25))
+    tree = posed(loaded, Wanted(size=9, seed=3))
+    assert tree.all_shortest is None
+    assert not describe(tree)["several"]
+    path = loaded.task.all_shortest(tree.batch)  # of one path, its own cells
+    assert torch.equal(path, tree.batch.targets.bool())
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "r1bqkb1r/pppp1ppp/2n2n2/4p2Q/2B1P3/8/PPPP1PPP/RNB1K1NR w KQkq - 0 1",
+        "8/8/8/8/k1Pp4/8/8/K7 b - c3 0 1",
+    ],
+)
+def test_a_position_keeps_castling_and_en_passant(shelf: Shelf, typed: str) -> None:
+    assert describe(posed(shelf.load("group/chess-toy"), Wanted(text=f" {typed}\n")))["text"] == typed
+
+
+def test_so_does_a_puzzle(tmp_path: Path) -> None:
+    fen = "rnbqkbnr/ppp1pppp/8/8/3p4/4P3/PPPP1PPP/RNBQKBNR w KQkq - 0 3"
+    (tmp_path / "puzzles.csv").write_text(f"FEN,Moves,Rating\n{fen},c2c4 d4c3,1500\n")
+    chess = lt.task("chess", puzzles=str(tmp_path / "puzzles.csv"))
+    batch = chess.ranks(0, 1)
+    text = describe(Posed(chess, batch))["text"]
+    assert text == "rnbqkbnr/ppp1pppp/8/8/2Pp4/4P3/PP1P1PPP/RNBQKBNR b KQkq c3 0 3"
+    assert text.split()[:2] == chess.text(batch).split()[:2]
+
+
+def test_everything_that_is_compiled_can_be_warmed_up() -> None:
+    warm_up()
+    assert all(one.signatures for one in (make_mazes, _fill, _solve_all))
+
+
+def test_planning_comes_in_pieces(shelf: Shelf) -> None:
+    changes = tuple(Change(step, "problem", problem=Wanted(size=16, seed=step)) for step in range(1, 5))
+    pieces = list(Thoughts(shelf).planning(Script("prefix_sums", BITS, (*changes, Change(5, "swapped")))))
+    assert pieces[:-1] == [None] * 6
+    assert set(pieces[-1].problems) == {BITS, *(change.problem for change in changes)}
+
+
 def test_gates_and_attention_are_those_of_the_inspection(shelf: Shelf, runs: Path) -> None:
     name = "group/listops-toy"
     model, task, _ = lt.load(runs / name)
@@ -146,22 +209,34 @@ def test_a_feed_forward_network_ends_with_its_blocks(shelf: Shelf) -> None:
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        (Script("nobody", Wanted()), "no weights named 'nobody'"),
-        (Script("../runs", Wanted()), "no weights named"),
+        (Script("nobody", Wanted()), "no network named 'nobody'"),
+        (Script("../runs", Wanted()), "no network named"),
         (Script("mazes", Wanted(text="/etc/passwd")), "several lines"),
         (Script("mazes", Wanted(text="pyproject.toml\n")), "several lines"),
         (Script("mazes", Wanted(text="#" * 500 + "\n#")), "up to 101 cells a side"),
-        (Script("mazes", Wanted(size=999)), "up to 101 cells a side, not 999"),
-        (Script("mazes", Wanted(size=8)), "odd maze size"),
+        (Script("mazes", Wanted(size=999)), "odd number of cells a side from 3 to 101, not 999"),
+        (Script("mazes", Wanted(size=8)), "odd number of cells a side from 3 to 101, not 8"),
+        (Script("mazes", Wanted(size=-3)), "from 3 to 101, not -3"),
+        (Script("mazes", Wanted(size=1)), "from 3 to 101, not 1"),
+        (Script("prefix_sums", Wanted(size=2)), "bits from 4 to 2048, not 2"),
+        (Script("group/listops-toy", Wanted(size=60)), "depth from 1 to 16, not 60"),
+        (Script("group/arithmetic-toy", Wanted(size=13)), "depth from 1 to 12, not 13"),
+        (Script("group/ctl-toy", Wanted(size=1)), "depth from 2 to 119, not 1"),
+        (Script("group/sudoku-toy", Wanted(size=10)), "given cells from 22 to 80, not 10"),
+        (Script("group/chess-toy", Wanted(size=11)), "by rating go from 1 to 10, not 11"),
+        (Script("group/listops-toy", Wanted(style="kruskal")), "Only mazes have a style; listops has none"),
         (Script("mazes", Wanted(size=9, style="krusky")), "did you mean 'kruskal'"),
         (Script("prefix_sums", Wanted(text="1" * 3000)), "up to 2048 bits"),
         (Script("prefix_sums", Wanted(text="10a")), "type bits"),
         (Script("prefix_sums", BITS, (Change(3, "problem", problem=Wanted(text="11")),)), "keeps its size: 16, not 2"),
         (Script("group/listops-toy", Wanted(text="[MAX 1 2")), "never closed"),
         (Script("group/arithmetic-toy", Wanted(text="(" * 500)), "up to 120 tokens"),
-        (Script("mazes", Wanted(text="S.\n.G\n"), (Change(2, "swapped"),)), "odd maze size"),
+        (Script("mazes", Wanted(text="S.\n.G\n"), (Change(2, "swapped"),)), "put noise or zeros"),
+        (Script("group/arithmetic-toy", Wanted(text="5"), (Change(2, "swapped"),)), "put noise or zeros"),
+        (Script("group/arithmetic-toy", Wanted(text=DEEP), (Change(2, "swapped"),)), "put noise or zeros"),
         (Script("group/listops-toy", Wanted(text=f"[MAX{' 1' * 60}]"), (Change(2, "swapped"),)), "put noise or zeros"),
         (Script("group/sudoku-toy", Wanted(text="." * 81)), "several solutions"),
+        (Script("group/sudoku-toy", Wanted(text=ENDLESS)), "too long to check"),
         (Script("group/chess-toy", Wanted(text="nonsense")), "not a position"),
     ],
 )

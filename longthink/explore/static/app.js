@@ -66,6 +66,7 @@ async function open(id, wish = null) {
     return;
   }
   if (current !== known) return; // somebody was quicker
+  if (wish) wish.step = Math.min(wish.step, catalogue.limits.steps);
   const tab = TABS.find((one) => one.id === known);
   if (tab && !catalogue.weights.some((one) => tab.tasks.includes(one.task))) {
     nothing(tab);
@@ -108,6 +109,12 @@ function remember(state) {
   written = hash;
   history.replaceState(null, "", hash);
 }
+
+// Followed as a link, it would take the place of the address that holds what is on the screen.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  stage.focus();
+});
 
 window.addEventListener("hashchange", () => {
   if (location.hash === written) return;

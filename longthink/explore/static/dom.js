@@ -29,6 +29,18 @@ export function announce(sentence) {
   }, 700);
 }
 
+// Shown while a thought waits for the server for longer than people notice: some problems take seconds to check.
+export function busySign(thoughts) {
+  const sign = el("span", { class: "busy", role: "status", hidden: true }, "working …");
+  const look = () => (sign.hidden = !thoughts.some((thought) => thought.pending));
+  for (const thought of thoughts) {
+    thought.addEventListener("asked", () => setTimeout(look, 400));
+    thought.addEventListener("ready", look);
+    thought.addEventListener("refused", look);
+  }
+  return sign;
+}
+
 // A canvas that is sharp on every screen; drawing is in CSS pixels.
 export function prepare(canvas, width, height) {
   const scale = Math.min(3, window.devicePixelRatio || 1);
@@ -45,7 +57,7 @@ export function prepare(canvas, width, height) {
   return g;
 }
 
-// The side of a square picture: it and its player should fit on the screen together.
-export function squareSide(width, most) {
-  return Math.min(width, most, Math.max(300, window.innerHeight - 320));
+// The side of a square picture: it and what stands above and below it should fit on the screen together.
+export function squareSide(width, most, beside = 320) {
+  return Math.min(width, most, Math.max(300, window.innerHeight - beside));
 }

@@ -66,12 +66,6 @@ export class Player extends EventTarget {
     this._arrived();
   }
 
-  restart() {
-    this.shown = 0;
-    this.stopAt = null;
-    this.resting = 0;
-  }
-
   tick(now) {
     if (!this.playing) return;
     if (!this.most) {
@@ -109,8 +103,11 @@ export class Player extends EventTarget {
     for (const thought of this.thoughts) thought.wantUntil(this.shown + ahead);
   }
 
+  // A script has been taken up, new or changed: the network gets all its steps again from here.
   _ready() {
-    this.shown = Math.min(this.shown, Math.max(0, this.last));
+    this.shown = Math.min(this.shown, this.last + 1); // where something happened, though its frame is on its way
+    this.stopAt = null;
+    this.resting = this.shown;
     if (this.playing) {
       this.due = this.shown;
       this._want();

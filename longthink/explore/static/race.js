@@ -1,17 +1,18 @@
 // The same problem, two networks side by side, one clock.
 import { colours } from "./colours.js";
 import { Curves } from "./curves.js";
-import { announce, el, field, group, prepare } from "./dom.js";
+import { announce, busySign, el, field, group, prepare } from "./dom.js";
 import { Player, speedControl } from "./player.js";
 import { saveButtons } from "./save.js";
 import { TABS, TASK_NAMES } from "./tabs.js";
 import { Thought } from "./thought.js";
-import { copyAddress, press, short, trainedOn, validationWords, verdictWords } from "./view.js";
+import { copyAddress, disturbance, HAPPENINGS, limitSizes, noSuchWeights, press, short, trainedOn, validationWords, verdictWords } from "./view.js";
 
 const COLOURS = [
   ["--accent", "path"],
   ["--stir", "second"],
 ];
+const BESIDE_A_BOARD_THAT_RACES = 560; // more is above it, and what it costs stands below
 const randomSeed = () => Math.floor(Math.random() * 1e6);
 const FIRST_SIZE = { mazes: 21, prefix_sums: 64, sudoku: 40, chess: 1, listops: 3, arithmetic: 3, ctl: 4 };
 
@@ -20,7 +21,8 @@ export class Race {
     Object.assign(this, { root, catalogue, onlink });
     this.thoughts = [new Thought(), new Thought()];
     this.player = new Player(this.thoughts);
-    this.problem = this.asked = null;
+    this.asked = this.taken = null; // the scripts of both: as they were asked for, and as they were taken up
+    this.open = new Set(); // whose answer is awaited
     this._build();
     this._listen();
     this._start(wish);
@@ -33,12 +35,13 @@ export class Race {
   }
 
   state() {
+    const [mine, other] = this.taken ?? this.asked;
     return {
       tab: "race",
-      weights: this.choices[0].value,
-      rival: this.choices[1].value,
-      problem: this.problem ?? this.asked,
-      changes: this.thoughts[0].script?.changes,
+      weights: mine.weights,
+      rival: other.weights,
+      problem: mine.problem,
+      changes: mine.changes,
       step: this.player.goal ?? this.player.shown,
     };
   }
@@ -65,11 +68,11 @@ export class Race {
 
   // The same disturbance, with the same seed, for both.
   disturb(kind) {
-    if (!this.thoughts.every((thought) => thought.about)) return;
-    const change = kind === "noise" ? { kind, seed: randomSeed(), std: 1 } : { kind };
-    const step = Math.min(this.player.shown, ...this.thoughts.map((thought) => thought.last));
-    for (const thought of this.thoughts) thought.happen(step, change);
-    this.playWhenReady = 2;
+    if (!this.taken) return;
+    const step = Math.max(0, Math.min(this.player.shown, ...this.thoughts.map((thought) => thought.last)));
+    const change = disturbance(kind);
+    this._ask((thought) => thought.happen(step, change), true);
+    announce(`${HAPPENINGS[kind]} at step ${step}.`);
   }
 
   another() {
@@ -77,23 +80,62 @@ export class Race {
   }
 
   run(problem, changes = [], step = null) {
-    this.asked = problem; // the problem on the screen stays what it is until the new one is there
-    this.message.hidden = true;
     this.player.pause();
-    this.fresh = 2;
-    this.playWhenReady = step === null ? 2 : 0;
     this.player.goal = step;
-    this.thoughts.forEach((thought, i) => thought.begin({ weights: this.choices[i].value, problem, changes }, step ?? 2));
+    const weights = this.choices.map((choice) => choice.value);
+    this._ask((thought, i) => thought.begin({ weights: weights[i], problem, changes }, step ?? 2), step === null);
+  }
+
+  // Something new for both: it counts when both have taken it up.
+  _ask(send, play) {
+    this.playWhenReady = play;
+    this.refusal = null;
+    this.open = new Set(this.thoughts);
+    this.thoughts.forEach(send);
+    this.asked = this.thoughts.map((thought) => thought.pending.script);
+  }
+
+  _answered(thought, refusal = null) {
+    if (thought.pending || !this.open.delete(thought)) {
+      if (refusal) this.say(refusal); // something that was taken up went wrong later
+      return;
+    }
+    this.refusal ??= refusal;
+    if (this.open.size) return;
+    if (this.refusal) this._goBack();
+    else {
+      this.taken = this.thoughts.map((one) => one.script);
+      limitSizes(this.sizes, thought.about);
+      if (this.playWhenReady && !this.player.playing) this.player.play();
+    }
+    this.say(this.refusal ?? this.notice);
+    this.paint();
+  }
+
+  // One of them refused, so both stay with what they had; whoever has begun already must return to it.
+  _goBack() {
+    if (!this.taken) return;
+    this.thoughts.forEach((thought, i) => {
+      if (thought.script !== this.taken[i]) thought.begin(this.taken[i], Math.max(2, this.player.shown));
+    });
+    this.taken = this.thoughts.map((thought) => thought.pending?.script ?? thought.script);
+    const [first, second] = this.taken.map((script) => script.weights);
+    this._setUp(this.catalogue.weights.find((one) => one.name === first).task, [first, second]);
+  }
+
+  say(sentence) {
+    this.message.hidden = !sentence;
+    this.message.textContent = sentence ?? "";
   }
 
   _build() {
     const tasks = TABS.flatMap((tab) => tab.tasks).filter((task) => this._fitting(task).length);
     this.tasks = el(
       "select",
-      { onchange: () => this._task() },
+      { onchange: () => this._task(this.tasks.value) },
       ...tasks.map((task) => el("option", { value: task }, TASK_NAMES[task])),
     );
-    this.choices = [0, 1].map((i) => el("select", { onchange: () => this.run(this.problem ?? this.asked), "aria-label": `Network ${"AB"[i]}` }));
+    this.choices = [0, 1].map((i) => el("select", { onchange: () => this.run((this.taken ?? this.asked)[0].problem), "aria-label": `Network ${"AB"[i]}` }));
     this.sizes = el("input", { type: "number", min: 1, max: 2048, value: 21, onchange: () => this.another() });
     this.message = el("div", { class: "message", role: "alert", hidden: true });
     this.racers = [0, 1].map((i) => this._racer(i));
@@ -115,22 +157,21 @@ export class Race {
     const setup = el(
       "div",
       { class: "card" },
+      el("div", { class: "row race-fields" }, field("Task", this.tasks), field("A", this.choices[0]), field("B", this.choices[1]), field("Size", this.sizes)),
       el("div", { class: "row" },
-        field("Task", this.tasks),
-        field("A", this.choices[0]),
-        field("B", this.choices[1]),
-        field("Size", this.sizes),
         button("New problem", () => this.another(), "main"),
         button("Noise into both", () => this.disturb("noise")),
         button("Zeros into both", () => this.disturb("zeros")),
+        button("Another’s thoughts into both", () => this.disturb("swapped")),
+        (this.linkButton = button("Copy link", () => this.copyLink())),
+        ...saveButtons(this),
       ),
-      el("div", { class: "row" }, (this.linkButton = button("Copy link", () => this.copyLink())), ...saveButtons(this)),
       (this.hint = el("p", { class: "note" })),
     );
     this.root.replaceChildren(
       el("h2", {}, "Race"),
       el("p", { class: "lead" }, "The same problem, the same steps, two networks: with recall against without, long training against short. What each costs stands below it."),
-      el("div", { class: "panel" }, setup, this.message, el("div", { class: "racers" }, ...this.racers.map((racer) => racer.card)), el("div", { class: "card curves" }, curve, controls, el("div", { class: "under" }, legend, speedControl(this.player)))),
+      el("div", { class: "panel" }, setup, this.message, busySign(this.thoughts), el("div", { class: "card steering" }, controls), el("div", { class: "racers" }, ...this.racers.map((racer) => racer.card)), el("div", { class: "card curves" }, curve, el("div", { class: "under" }, legend, speedControl(this.player)))),
     );
   }
 
@@ -148,28 +189,36 @@ export class Race {
   _start(wish) {
     const mine = this.catalogue.weights.find((one) => one.name === wish?.weights);
     const tasks = [...this.tasks.options].map((one) => one.value);
-    this.tasks.value = mine?.task ?? tasks.find((task) => this._fitting(task).length > 1) ?? tasks[0];
-    this._task(wish);
+    const task = mine?.task ?? tasks.find((one) => this._fitting(one).length > 1) ?? tasks[0];
+    const fitting = this._fitting(task).map((one) => one.name);
+    const missing = [wish?.weights, wish?.rival].find((name) => name && !fitting.includes(name));
+    this.notice = missing ? noSuchWeights(missing) : null;
+    this._task(task, wish);
   }
 
   _fitting(task) {
     return this.catalogue.weights.filter((one) => one.task === task);
   }
 
-  _task(wish = null) {
-    const task = this.tasks.value;
+  // The controls and boards of a task, with these networks where they are there.
+  _setUp(task, wanted) {
     const fitting = this._fitting(task);
+    this.tasks.value = task;
     this.choices.forEach((choice, i) => {
       choice.replaceChildren(...fitting.map((one) => el("option", { value: one.name }, one.shipped ? `${one.name} (shipped)` : one.name)));
-      const wanted = [wish?.weights, wish?.rival][i];
-      choice.value = fitting.some((one) => one.name === wanted) ? wanted : fitting[Math.min(i, fitting.length - 1)].name;
+      const there = fitting.some((one) => one.name === wanted[i]);
+      choice.value = there ? wanted[i] : fitting[Math.min(i, fitting.length - 1)].name;
     });
     this.tab = TABS.find((tab) => tab.tasks.includes(task));
-    this.racers.forEach((racer) => (racer.board = this.tab.board()));
-    this.sizes.value = FIRST_SIZE[task];
+    this.racers.forEach((racer) => (racer.board = Object.assign(this.tab.board(), { beside: BESIDE_A_BOARD_THAT_RACES })));
     this.hint.replaceChildren(
       ...(fitting.length > 1 ? [] : ["There is only one network for this task, so it races itself; train a rival with ", el("code", {}, `longthink train ${this.catalogue.train[task]} --seed 1`), " and it appears here."]),
     );
+  }
+
+  _task(task, wish = null) {
+    this._setUp(task, [wish?.weights, wish?.rival]);
+    this.sizes.value = wish?.problem?.size ?? FIRST_SIZE[task];
     // Chess puzzles need a file that may not be there.
     const problem = wish?.problem ?? (task === "chess" ? this.tab.first() : { size: FIRST_SIZE[task], seed: 5 });
     this.run(problem, wish?.changes ?? [], wish?.problem ? wish.step : null);
@@ -177,19 +226,8 @@ export class Race {
 
   _listen() {
     this.thoughts.forEach((thought) => {
-      thought.addEventListener("ready", () => {
-        this.problem = this.asked;
-        if (this.fresh) this.fresh -= 1;
-        if (this.fresh === 1) this.player.restart();
-        if (this.playWhenReady) {
-          this.playWhenReady -= 1;
-          if (this.playWhenReady === 0 && !this.player.playing) this.player.play();
-        }
-      });
-      thought.addEventListener("refused", (event) => {
-        this.message.hidden = false;
-        this.message.textContent = event.detail;
-      });
+      thought.addEventListener("ready", () => this._answered(thought));
+      thought.addEventListener("refused", (event) => this._answered(thought, event.detail));
     });
     this.player.addEventListener("change", () => this.paint());
     this.watcher = new ResizeObserver(() => this.paint());
@@ -232,7 +270,7 @@ export class Race {
     const { frame } = scene;
     const seen = thought.frames.slice(0, step + 1);
     const first = seen.findIndex((one) => one.right);
-    racer.headline.textContent = frame ? verdictWords(frame.right, this.tab) + (frame.right ? `, first at step ${first}` : "") : "…";
+    racer.headline.textContent = frame ? verdictWords(frame, this.tab) + (frame.right ? `, first at step ${first}` : "") : "…";
     racer.verdict.classList.toggle("is-right", frame?.right === true);
     racer.detail.textContent = frame && !Number.isNaN(frame.correct) ? this.tab.share(frame.correct) : "";
     const card = this.catalogue.weights.find((one) => one.name === thought.about.weights);

@@ -41,7 +41,7 @@ const maze = {
   tasks: ["mazes"],
   board: () => new MazeBoard(),
   heading: "Find the way from S to G",
-  lead: "The shipped network was trained on mazes of 9 by 9 cells alone; with more steps it solves larger ones. Drag S or G while it thinks: it looks again and keeps its thoughts.",
+  lead: "The shipped network was trained on depth-first mazes of 9 by 9 cells alone; with more steps it solves larger ones. It has never seen the other styles. Drag S or G while it thinks: it looks again and keeps its thoughts.",
   ramp: "how likely a cell is on the path",
   correct: "free cells that are right",
   share: share("the free cells"),
@@ -214,7 +214,7 @@ const expressions = {
   ready(view) {
     const heads = view.thought.shape("attention")?.[0] ?? 0;
     if (view.board.head !== "max" && view.board.head >= heads) view.board.head = "max";
-    const options = [["max", "all heads"], ...Array.from({ length: heads }, (_, i) => [String(i), `head ${i + 1}`])];
+    const options = [["max", "all heads"], ...Array.from({ length: heads }, (_, i) => [String(i), `head ${i}`])];
     view.heads.replaceChildren(...options.map(([value, text]) => el("option", { value }, text)));
     view.heads.value = String(view.board.head);
     if (document.activeElement !== view.typed) view.typed.value = view.thought.about.problems.at(-1).text;

@@ -41,6 +41,7 @@ export class Thought extends EventTarget {
   happen(step, change) {
     const script = this.pending?.script ?? this.script;
     if (!script) return;
+    const from = Math.min(step, this.pending?.from ?? step); // frames of a script that it replaces are not there yet
     const changes = script.changes.filter((one) => one.step <= step);
     const last = changes[changes.length - 1];
     // While somebody drags the goal, only where it ends matters.
@@ -48,7 +49,7 @@ export class Thought extends EventTarget {
     if (change.kind === "problem" && step === 0 && changes.length === 0) {
       this._ask({ weights: script.weights, problem: change.problem, changes: [] }, 0, 2);
     } else {
-      this._ask({ ...script, changes: [...changes, { step, ...change }] }, step, step + 2);
+      this._ask({ ...script, changes: [...changes, { step, ...change }] }, from, step + 2);
     }
   }
 
@@ -103,6 +104,7 @@ export class Thought extends EventTarget {
     this.lastId += 1;
     this.pending = { id: this.lastId, script, from, until };
     this._send({ type: "think", id: this.lastId, ...script, from, until });
+    this._tell("asked");
   }
 
   _send(message) {

@@ -1,12 +1,12 @@
 // One network and one problem: the picture, the player, the curves, and what people may do to them.
 import { colours } from "./colours.js";
 import { Curves } from "./curves.js";
-import { announce, el, field, group, prepare } from "./dom.js";
+import { announce, busySign, el, field, group, prepare } from "./dom.js";
 import { Player, speedControl } from "./player.js";
 import { saveButtons } from "./save.js";
 import { Thought } from "./thought.js";
 
-const HAPPENINGS = { noise: "noise", zeros: "zeros", swapped: "another's thoughts", problem: "new problem" };
+export const HAPPENINGS = { noise: "noise", zeros: "zeros", swapped: "another's thoughts", problem: "new problem" };
 const randomSeed = () => Math.floor(Math.random() * 1e6);
 
 export class View {
@@ -15,6 +15,7 @@ export class View {
     this.thought = new Thought();
     this.player = new Player([this.thought]);
     this.board = tab.board();
+    this.draft = null; // what was drawn or typed and has not been taken up as a problem
     if (wish?.head !== undefined && "head" in this.board) this.board.head = wish.head;
     this.weights = catalogue.weights.filter((one) => tab.tasks.includes(one.task));
     this._build();
@@ -52,7 +53,7 @@ export class View {
   scene() {
     const step = this.player.shown;
     const problem = this.thought.problemAt(step);
-    return { problem, frame: this.thought.at(step), thought: this.thought, colours: colours(), step };
+    return { problem, draft: this.draft, frame: this.thought.at(step), thought: this.thought, colours: colours(), step };
   }
 
   // Actions ----------------------------------------------------------------------------------------------------------
@@ -61,8 +62,9 @@ export class View {
     this.playWhenReady = play;
     this.player.pause();
     this.player.goal = null;
-    this.fresh = true;
+    this.notice = null;
     this.say(null);
+    this.draft = problem.text ?? null;
     this.thought.begin({ weights: this.choice.value, problem, changes: [] });
   }
 
@@ -76,7 +78,11 @@ export class View {
     if (!this.thought.about) return;
     this.tab.edited?.(this, text);
     const now = this.thought.pending?.script.changes.at(-1)?.problem?.text ?? this.scene().problem.text;
-    if (now.replaceAll(" ", ".") === text) return;
+    if (now.replaceAll(" ", ".") === text) {
+      if (!this.thought.pending) this._undraft();
+      return;
+    }
+    this.draft = text;
     this.playWhenReady = this.player.playing || this.player.shown > 0;
     this.thought.happen(this.player.shown, { kind: "problem", problem: { text } });
   }
@@ -84,9 +90,15 @@ export class View {
   disturb(kind) {
     if (!this.thought.about) return;
     this.playWhenReady = true;
-    const change = kind === "zeros" ? { kind } : { kind, seed: randomSeed() };
-    this.thought.happen(this.player.shown, kind === "noise" ? { ...change, std: 1 } : change);
+    this.thought.happen(this.player.shown, disturbance(kind));
     announce(`${HAPPENINGS[kind]} at step ${this.player.shown}.`);
+  }
+
+  // Back at what the network thinks about.
+  _undraft() {
+    this.draft = null;
+    this.say(this.notice);
+    this.paint();
   }
 
   say(sentence) {
@@ -97,7 +109,7 @@ export class View {
   verdict() {
     const { frame } = this.scene();
     if (!frame) return "…";
-    return `${verdictWords(frame.right, this.tab)} · step ${frame.step}`;
+    return `${verdictWords(frame, this.tab)} · step ${frame.step}`;
   }
 
   fileName() {
@@ -105,7 +117,7 @@ export class View {
   }
 
   shortcut(key) {
-    return press(this, key, { t: () => this.disturb("swapped") });
+    return press(this, key);
   }
 
   async copyLink() {
@@ -120,7 +132,7 @@ export class View {
     this.frameBox = el("div", { class: "board" }, this.canvas, this.tip);
     this.headline = el("strong", {}, "…");
     this.detail = el("span");
-    this.status = el("div", { class: "verdict" }, this.headline, this.detail);
+    this.status = el("div", { class: "verdict" }, this.headline, this.detail, busySign([this.thought]));
     this.message = el("div", { class: "message", role: "alert", hidden: true });
     this.remark = el("p", { class: "note" });
     const curve = el("canvas", { role: "img", "aria-label": "Curves of correctness and change over the steps." });
@@ -231,10 +243,10 @@ export class View {
 
   _start(wish) {
     if (wish?.weights && this.weights.some((one) => one.name === wish.weights)) this.choice.value = wish.weights;
-    else if (wish?.weights) this.say(`There are no weights named ${wish.weights} here; these are others.`);
+    else if (wish?.weights) this.notice = noSuchWeights(wish.weights);
+    this.say(this.notice);
     this.tab.taskChanged?.(this);
     const problem = wish?.problem ?? this.tab.first(this);
-    this.fresh = true;
     if (wish?.problem) {
       this.player.goal = wish.step;
       this.thought.begin({ weights: this.choice.value, problem, changes: wish.changes }, wish.step);
@@ -246,9 +258,9 @@ export class View {
 
   _listen() {
     this.thought.addEventListener("ready", () => {
-      if (this.fresh) this.player.restart();
-      this.fresh = false;
-      if (!this.message.textContent.startsWith("There are no weights")) this.say(null);
+      const last = this.thought.script.changes.at(-1);
+      if (!last || last.kind === "problem" || !this.draft) this._undraft(); // noise leaves a draft as it is
+      limitSizes(this.sizes, this.thought.about);
       const { size } = this.thought.script.problem;
       if (this.sizes && size !== undefined) this.sizes.value = size;
       this.tab.ready?.(this);
@@ -256,7 +268,6 @@ export class View {
       this.playWhenReady = false;
     });
     this.thought.addEventListener("refused", (event) => {
-      this.fresh = false;
       this.playWhenReady = false;
       this.say(event.detail);
       this.paint();
@@ -345,7 +356,7 @@ export class View {
     this.status.dataset.step = String(frame?.step ?? -1);
     const parts = [];
     if (frame && !Number.isNaN(frame.correct)) parts.push(this.tab.share(frame.correct));
-    if (frame?.atRest) parts.push("at rest");
+    if (frame?.atRest && frame.right !== false) parts.push("at rest");
     if (frame) parts.push(`${Math.round(100 * frame.confidence)}% sure`);
     this.detail.textContent = parts.join(" · ");
     this.playButton.textContent = player.playing ? "Pause" : "Play";
@@ -378,8 +389,8 @@ export class View {
   }
 }
 
-// The keys of every view, and those that it has beside them; false for a key that means nothing.
-export function press(view, key, more = {}) {
+// The keys of every view; false for a key that means nothing.
+export function press(view, key) {
   const { player } = view;
   const actions = {
     " ": () => player.toggle(),
@@ -390,9 +401,9 @@ export function press(view, key, more = {}) {
     End: () => player.show(player.last),
     n: () => view.disturb("noise"),
     z: () => view.disturb("zeros"),
+    t: () => view.disturb("swapped"),
     r: () => view.another(),
     l: () => view.copyLink(),
-    ...more,
   };
   if (!(key in actions)) return false;
   actions[key]();
@@ -421,10 +432,24 @@ export function trainedOn(card, about, catalogue) {
 // After the steps of training, and after many more: some networks lose their answers.
 export function validationWords(valid) {
   const parts = valid.steps.map((step, i) => `${(100 * valid.accuracy[i]).toFixed(1)}% after ${step}`);
-  return `${[...new Set(parts)].join(", ")} steps (n = ${valid.samples})`;
+  return `${[...new Set(parts)].join(", ")} steps (n\u00a0=\u00a0${valid.samples})`;
 }
 
-export function verdictWords(right, tab) {
+export function verdictWords({ right, atRest }, tab) {
+  const solved = tab.solved ?? "Solved";
   if (right === null) return "Answer";
-  return right ? `✓ ${tab.solved ?? "Solved"}` : `Not ${(tab.solved ?? "Solved").toLowerCase()} yet`;
+  if (right) return `✓ ${solved}`;
+  return `Not ${solved.toLowerCase()}${atRest ? ", at rest" : " yet"}`;
 }
+
+export function disturbance(kind) {
+  const seed = randomSeed();
+  return { noise: { kind, seed, std: 1 }, zeros: { kind }, swapped: { kind, seed } }[kind];
+}
+
+// The sizes that the server makes problems of for these weights.
+export function limitSizes(input, { sizes }) {
+  if (input) [input.min, input.max] = sizes;
+}
+
+export const noSuchWeights = (name) => `There are no weights named ${name} for this here, so others were taken.`;

@@ -82,7 +82,7 @@ export class BitsBoard {
     g.fillStyle = colours.soft;
     g.font = "12px system-ui, sans-serif";
     g.textAlign = "left";
-    g.fillText(`${steps} steps from top to bottom, ${bits} places: blue is right, red is wrong`, 0, top - 9);
+    g.fillText(`${steps} steps down: blue is right, red is wrong`, 0, top - 9);
   }
 
   describe({ problem, frame, thought }) {

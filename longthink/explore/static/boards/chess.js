@@ -10,7 +10,7 @@ export class ChessBoard {
   }
 
   size(width) {
-    const side = squareSide(width, 560);
+    const side = squareSide(width, 560, this.beside);
     return [side, side];
   }
 
@@ -25,7 +25,8 @@ export class ChessBoard {
         const [x, y] = this._corner(row, file, cell, problem);
         const name = square(row, file, problem);
         g.globalAlpha = 1;
-        g.fillStyle = (file + Number(name[1])) % 2 ? colours.dark : colours.lit;
+        const dark = (file + Number(name[1])) % 2;
+        g.fillStyle = dark ? colours.dark : colours.lit;
         g.fillRect(x, y, cell, cell);
         if (chance) {
           g.globalAlpha = (0.92 * chance[8 * row + file]) / 255;
@@ -34,7 +35,7 @@ export class ChessBoard {
           g.globalAlpha = 1;
         }
         if (pieces[name]) this._piece(g, pieces[name], x, y, cell);
-        g.fillStyle = colours.soft;
+        g.fillStyle = dark ? colours.onDark : colours.onLit;
         g.font = `${Math.round(cell * 0.17)}px system-ui, sans-serif`;
         g.textBaseline = "alphabetic";
         if (row === 0) g.fillText(name[0], x + cell * 0.9, y + cell * 0.95);

@@ -137,7 +137,7 @@ export class ExpressionBoard {
     const { problem, frame, thought, colours } = scene;
     const n = thought.shape("attention")[1];
     const left = 34;
-    const which = this.head === "max" ? "all heads" : `head ${this.head + 1}`;
+    const which = this.head === "max" ? "all heads" : `head ${this.head}`;
     this._title(g, `Attention of ${which}: each row looks at columns`, top, colours);
     if (!frame) return;
     const weights = this.weights(scene);

@@ -13,12 +13,13 @@ export class MazeBoard {
 
   size(width, problem) {
     const cells = problem.rows.length + 2;
-    const cell = Math.max(2, Math.min(40, Math.floor(squareSide(width, 660) / cells)));
+    const cell = Math.max(2, Math.min(40, Math.floor(squareSide(width, 660, this.beside) / cells)));
     return [cell * cells, cell * cells];
   }
 
-  draw(g, width, height, { problem, frame, thought, colours }) {
-    const rows = this.preview ?? problem.rows;
+  draw(g, width, height, scene) {
+    const { frame, thought, colours } = scene;
+    const rows = this.preview ?? drawn(scene);
     const side = rows.length;
     const cell = width / (side + 2);
     const chance = frame ? thought.part(frame, "chance") : null;
@@ -77,6 +78,10 @@ export class MazeBoard {
     return `${start} The shortest path has ${length} cells; the network marks ${marked(thought.part(frame, "chance"), problem.rows)}.`;
   }
 
+  remark({ problem }) {
+    return problem.several ? "Several paths are shortest here; one of them alone, or every cell of all of them, counts as solved." : "";
+  }
+
   hit(x, y, width, { problem, frame, thought }) {
     const place = this._place(x, y, width, problem);
     if (!place || !frame) return null;
@@ -90,16 +95,17 @@ export class MazeBoard {
   }
 
   // Pointer and keyboard; edit(text) hands the new maze over.
-  press(x, y, width, { problem }) {
-    const place = this._place(x, y, width, problem);
+  press(x, y, width, scene) {
+    const rows = drawn(scene);
+    const place = this._place(x, y, width, scene.problem);
     if (!place) return false;
     const near = ["S", "G"].find((letter) => {
-      const [row, column] = find(problem.rows, letter);
-      const reach = Math.max(0.75, 14 / (width / (problem.rows.length + 2)));
+      const [row, column] = find(rows, letter);
+      const reach = Math.max(0.75, 14 / (width / (rows.length + 2)));
       return Math.hypot(row - place[2], column - place[3]) <= reach;
     });
     if (!near && !this.drawing) return false;
-    this.preview = problem.rows.map((row) => row.replaceAll("*", " "));
+    this.preview = [...rows];
     this.held = near ?? (this.preview[place[0]][place[1]] === "#" ? " " : "#");
     if (!near) this._put(place[0], place[1], this.held);
     return true;
@@ -117,21 +123,22 @@ export class MazeBoard {
     this.preview = null;
   }
 
-  key(event, { problem }, edit) {
-    const side = problem.rows.length;
+  key(event, scene, edit) {
+    const rows = drawn(scene);
+    const side = rows.length;
     const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-    this.cursor ??= find(problem.rows, "G");
+    this.cursor ??= find(rows, "G");
     if (event.key in moves) {
       const [dy, dx] = moves[event.key];
       this.cursor = [clamp(this.cursor[0] + dy, side), clamp(this.cursor[1] + dx, side)];
       const [y, x] = this.cursor;
-      const meaning = { "#": "wall", S: "start", G: "goal" }[problem.rows[y][x]] ?? "free";
+      const meaning = { "#": "wall", S: "start", G: "goal" }[rows[y][x]] ?? "free";
       return `Row ${y + 1}, column ${x + 1}: ${meaning}.`;
     }
     const letter = { s: "S", g: "G", w: "w" }[event.key.toLowerCase()];
     if (!letter) return null;
     const [y, x] = this.cursor;
-    this.preview = problem.rows.map((row) => row.replaceAll("*", " "));
+    this.preview = [...rows];
     const put = letter === "w" ? (this.preview[y][x] === "#" ? " " : "#") : letter;
     const done = this._put(y, x, put);
     const maze = text(this.preview);
@@ -166,6 +173,12 @@ const replaced = (row, at, letter) => row.slice(0, at) + letter + row.slice(at +
 function find(rows, letter) {
   const y = rows.findIndex((row) => row.includes(letter));
   return [y, rows[y].indexOf(letter)];
+}
+
+// The cells as somebody has drawn them: a stroke that cuts S off from G may be half of a new maze.
+function drawn({ problem, draft }) {
+  const rows = draft?.split("\n").slice(1, -1).map((row) => row.slice(1, -1).replaceAll(".", " "));
+  return rows?.length === problem.rows.length ? rows : problem.rows.map((row) => row.replaceAll("*", " "));
 }
 
 // As the server reads it: with a border, free cells as dots.

@@ -9,35 +9,39 @@ export class SudokuBoard {
   }
 
   size(width) {
-    const side = squareSide(width, 540);
+    const side = squareSide(width, 540, this.beside);
     return [side, side];
   }
 
   draw(g, width, height, scene) {
     const { problem, frame, thought, colours } = scene;
+    const cells = draftCells(scene) ?? problem.text;
+    const drafted = cells !== problem.text;
     const cell = width / 9;
     const answer = frame ? thought.part(frame, "answer") : null;
     const chance = frame ? thought.part(frame, "chance") : null;
-    const twice = answer ? conflicts(answer) : new Set();
+    // What somebody gave twice is the first thing to know; the answer is to the puzzle before.
+    const twice = drafted ? conflicts(cells) : answer ? conflicts(answer) : new Set();
     g.fillStyle = colours.floor;
     g.fillRect(0, 0, width, height);
     g.textAlign = "center";
     g.textBaseline = "middle";
     for (let i = 0; i < 81; i += 1) {
       const [x, y] = [(i % 9) * cell, Math.floor(i / 9) * cell];
-      const given = problem.text[i] !== ".";
+      const given = cells[i] !== ".";
       if (given) {
         g.fillStyle = colours.shade;
         g.fillRect(x, y, cell, cell);
       }
-      const digit = answer ? answer[i] + 1 : given ? Number(problem.text[i]) : 0;
+      const written = given && (drafted || !answer);
+      const digit = written ? Number(cells[i]) : answer ? answer[i] + 1 : 0;
       if (!digit) continue;
-      const wrong = answer && String(digit) !== problem.truth[i];
+      const wrong = written ? twice.has(i) : String(digit) !== problem.truth[i];
       if (wrong) {
         g.fillStyle = mix(colours.floor, colours.wrong, 0.14);
         g.fillRect(x, y, cell, cell);
       }
-      const sure = chance ? chance[answer[i] * 81 + i] / 255 : 1;
+      const sure = chance && !written ? chance[answer[i] * 81 + i] / 255 : 1;
       const ink = wrong ? colours.wrong : given ? colours.ink : colours.path;
       g.fillStyle = mix(given ? colours.shade : colours.floor, ink, 0.25 + 0.75 * sure);
       g.font = `${given ? 700 : 500} ${Math.round(cell * 0.56)}px system-ui, sans-serif`;
@@ -84,12 +88,15 @@ export class SudokuBoard {
   }
 
   // Below the board, in words.
-  remark({ problem, frame, thought }) {
+  remark(scene) {
+    const { problem, frame, thought } = scene;
+    const given = conflicts(draftCells(scene) ?? "");
+    if (given.size) return `Given twice: ${[...given].sort((a, b) => a - b).map(place).join(", ")}.`;
     if (!frame) return "";
     const answer = thought.part(frame, "answer");
     const wrong = wrongCells(answer, problem);
     if (!wrong.length) return "No cell is wrong.";
-    const named = wrong.slice(0, 8).map((i) => `row ${Math.floor(i / 9) + 1} column ${(i % 9) + 1} (${answer[i] + 1}, not ${problem.truth[i]})`);
+    const named = wrong.slice(0, 8).map((i) => `${place(i)} (${answer[i] + 1}, not ${problem.truth[i]})`);
     const twice = conflicts(answer).size;
     return `${twice} cells are in conflict. Wrong: ${named.join(", ")}${wrong.length > 8 ? ` and ${wrong.length - 8} more` : ""}.`;
   }
@@ -117,16 +124,17 @@ export class SudokuBoard {
 
   release() {}
 
-  key(event, { problem }, edit, draft) {
+  key(event, scene, edit, draft) {
+    const given = draftCells(scene) ?? scene.problem.text;
     const moves = { ArrowUp: -9, ArrowDown: 9, ArrowLeft: -1, ArrowRight: 1 };
     this.cursor ??= 0;
     if (event.key in moves) {
       this.cursor = Math.max(0, Math.min(80, this.cursor + moves[event.key]));
-      return `Row ${Math.floor(this.cursor / 9) + 1}, column ${(this.cursor % 9) + 1}: ${problem.text[this.cursor] === "." ? "blank" : problem.text[this.cursor]}.`;
+      return `Row ${Math.floor(this.cursor / 9) + 1}, column ${(this.cursor % 9) + 1}: ${given[this.cursor] === "." ? "blank" : given[this.cursor]}.`;
     }
     const digit = /^[1-9]$/.test(event.key) ? event.key : ["0", ".", "Delete", "Backspace"].includes(event.key) ? "." : null;
     if (digit === null) return null;
-    const cells = (draft?.() ?? problem.text).replace(/\s/g, "").padEnd(81, ".");
+    const cells = (draft?.() ?? given).replace(/\s/g, "").padEnd(81, ".");
     edit(cells.slice(0, this.cursor) + digit + cells.slice(this.cursor + 1), false);
     return digit === "." ? "Cleared." : `${digit}.`;
   }
@@ -134,10 +142,20 @@ export class SudokuBoard {
 
 const wrongCells = (answer, problem) => [...answer.keys()].filter((i) => String(answer[i] + 1) !== problem.truth[i]);
 
-function conflicts(answer) {
+const place = (i) => `row ${Math.floor(i / 9) + 1} column ${(i % 9) + 1}`;
+
+// 81 cells as somebody has typed them so far, where they are that many.
+function draftCells({ draft }) {
+  const cells = draft?.replace(/[\s|+-]/g, "").replaceAll("0", ".");
+  return /^[1-9.]{81}$/.test(cells) ? cells : null;
+}
+
+// The cells whose digit occurs twice in a row, column or box; digits or classes, blank cells are dots.
+function conflicts(digits) {
   const found = new Set();
   const unit = (cells) => {
-    for (const a of cells) for (const b of cells) if (a !== b && answer[a] === answer[b]) found.add(a);
+    const filled = cells.filter((i) => digits[i] !== undefined && digits[i] !== ".");
+    for (const a of filled) for (const b of filled) if (a !== b && digits[a] === digits[b]) found.add(a);
   };
   for (let i = 0; i < 9; i += 1) {
     const nine = [...Array(9).keys()];
