@@ -310,6 +310,7 @@ def test_picture_animation_and_trace_are_saved(open_page: OpenPage, tmp_path: Pa
 def test_two_networks_race(open_page: OpenPage, tmp_path: Path) -> None:
     page = open_page("#tab=race&weights=mazes&rival=group/mazes-toy&size=9&seed=3&step=25")
     page.get_by_text("Solved, first at step").wait_for()
+    page.wait_for_function("() => document.querySelector('.where').textContent === 'step 25'")
     page.wait_for_function("() => location.hash.includes('step=25')")
     cards = page.locator(".racers .card")
     assert "✓ Solved" in cards.nth(0).inner_text()
@@ -383,6 +384,29 @@ def test_chess_shows_a_move_and_sudoku_names_wrong_cells(open_page: OpenPage, ru
     page.keyboard.press(digit)
     page.wait_for_function("() => !document.querySelector('.message').offsetParent")
     assert page.get_by_label("Or type 81 cells").input_value().replace("\n", "")[blank] == digit
+
+
+def test_another_problem_is_seen_from_its_beginning(open_page: OpenPage) -> None:
+    page = open_page("#tab=maze&weights=mazes&size=9&seed=3&step=12")
+    page.wait_for_selector('.verdict[data-step="12"]')
+    page.evaluate(
+        """() => { const press = (name) =>
+            [...document.querySelectorAll('button')].find((one) => one.textContent === name).click();
+        press('No walls'); press('Noise'); }"""
+    )  # noise in the same moment is not meant for a problem that nobody has seen
+    page.wait_for_function("() => location.hash.includes('text=')")
+    page.wait_for_selector('.verdict[data-step="0"]')
+    assert "changes" not in page.evaluate("location.hash")
+    assert "step" not in page.evaluate("location.hash")
+    page.locator(".board canvas").focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("() => /^Row .* column/.test(document.getElementById('announce').textContent)")
+    page.get_by_role("tab", name="Prefix sums").click()
+    page.wait_for_selector("#stage[data-shown=bits]")
+    page.wait_for_function("() => location.hash.includes('tab=bits&weights')")
+    page.go_back()
+    page.wait_for_selector("#stage[data-shown=maze]")
+    page.wait_for_function("() => location.hash.includes('tab=maze') && location.hash.includes('text=')")
 
 
 def test_a_tab_without_weights_says_how_to_get_them(open_page: OpenPage) -> None:

@@ -31,7 +31,17 @@ const KEYS = [
 ];
 
 for (const [i, { id, title }] of titles.entries()) {
-  tablist.append(el("button", { type: "button", role: "tab", id: `tab-${id}`, "aria-controls": "stage", title: `${i + 1}`, onclick: () => open(id) }, title));
+  tablist.append(el("button", { type: "button", role: "tab", id: `tab-${id}`, "aria-controls": "stage", title: `${i + 1}`, onclick: () => choose(id) }, title));
+}
+
+// A tab that somebody chose: Back leads to what was there before.
+function choose(id) {
+  if (id !== current) {
+    if (view) remember(view.state());
+    written = toLink({ tab: id });
+    history.pushState(null, "", written);
+  }
+  open(id);
 }
 
 tablist.addEventListener("keydown", (event) => {
@@ -40,7 +50,7 @@ tablist.addEventListener("keydown", (event) => {
   event.preventDefault();
   event.stopPropagation();
   const next = titles[(titles.findIndex(({ id }) => id === current) + by + titles.length) % titles.length].id;
-  open(next);
+  choose(next);
   document.getElementById(`tab-${next}`).focus();
 });
 
@@ -162,7 +172,7 @@ document.addEventListener("keydown", (event) => {
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
   if (key === "?") dialog.showModal();
   else if (key === "d") otherTheme();
-  else if (/^[1-6]$/.test(key)) open(titles[Number(key) - 1].id);
+  else if (/^[1-6]$/.test(key)) choose(titles[Number(key) - 1].id);
   else if (!view?.shortcut(key)) return;
   event.preventDefault();
 });

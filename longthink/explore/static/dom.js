@@ -20,12 +20,17 @@ export function group(title, ...children) {
   return el("section", {}, el("h3", {}, title), ...children);
 }
 
-// Said to those who listen to the page rather than look at it; never more than once in 700 ms.
+// Said to those who listen to the page rather than look at it; never more than once in 700 ms. What answers a key comes
+// before what is said meanwhile, and not in its place.
 let waiting = null;
-export function announce(sentence) {
+let answer = "";
+export function announce(sentence, answersKey = false) {
   clearTimeout(waiting);
+  if (answersKey) answer = sentence;
+  const whole = answersKey || !answer ? sentence : `${answer} ${sentence}`;
   waiting = setTimeout(() => {
-    document.getElementById("announce").textContent = sentence;
+    answer = "";
+    document.getElementById("announce").textContent = whole;
   }, 700);
 }
 

@@ -105,7 +105,8 @@ export class Player extends EventTarget {
 
   // A script has been taken up, new or changed: the network gets all its steps again from here.
   _ready() {
-    this.shown = Math.min(this.shown, this.last + 1); // where something happened, though its frame is on its way
+    // Where something happened, though its frame is on its way; a new problem has none yet and is seen from its beginning.
+    this.shown = Math.min(this.shown, Math.max(...this.thoughts.map((thought) => thought.frames.length)));
     this.stopAt = null;
     this.resting = this.shown;
     if (this.playing) {

@@ -68,7 +68,7 @@ export class Race {
 
   // The same disturbance, with the same seed, for both.
   disturb(kind) {
-    if (!this.taken) return;
+    if (!this.taken || !this.thoughts.every((thought) => thought.settled)) return;
     const step = Math.max(0, Math.min(this.player.shown, ...this.thoughts.map((thought) => thought.last)));
     const change = disturbance(kind);
     this._ask((thought) => thought.happen(step, change), true);

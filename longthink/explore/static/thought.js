@@ -35,6 +35,12 @@ export class Thought extends EventTarget {
   // Think about another problem, or the same one from the beginning.
   begin(script, until = 2) {
     this._ask({ weights: script.weights, problem: script.problem, changes: script.changes ?? [] }, 0, until);
+    this.pending.begins = true;
+  }
+
+  // May something happen? Not while another problem is on its way: who acts now means the one on the screen.
+  get settled() {
+    return this.about !== null && !this.pending?.begins;
   }
 
   // Let something happen at a step; what came after it is thought again.

@@ -75,7 +75,7 @@ export class View {
   }
 
   edit(text) {
-    if (!this.thought.about) return;
+    if (!this.thought.settled) return;
     this.tab.edited?.(this, text);
     const now = this.thought.pending?.script.changes.at(-1)?.problem?.text ?? this.scene().problem.text;
     if (now.replaceAll(" ", ".") === text) {
@@ -88,7 +88,7 @@ export class View {
   }
 
   disturb(kind) {
-    if (!this.thought.about) return;
+    if (!this.thought.settled) return;
     this.playWhenReady = true;
     this.thought.happen(this.player.shown, disturbance(kind));
     announce(`${HAPPENINGS[kind]} at step ${this.player.shown}.`);
@@ -138,7 +138,7 @@ export class View {
     const curve = el("canvas", { role: "img", "aria-label": "Curves of correctness and change over the steps." });
     this.curves = new Curves(curve, this.player);
     this.happened = el("ul", { class: "happened", "aria-label": "What happened" });
-    const stage = el("div", { class: "card" }, this.status, this.message, this.frameBox, this.remark, this._player(), el("div", { class: "under" }, this._legend(), this._speed()));
+    const stage = el("div", { class: "card" }, this.status, this.frameBox, this.message, this.remark, this._player(), el("div", { class: "under" }, this._legend(), this._speed()));
     const below = el("div", { class: "card curves" }, curve, this._curveLegend(), this.happened);
     const left = el("div", { class: "panel" }, stage, below);
     const panel = el("aside", { class: "card panel" }, this._problem(), this._disturb(), this._network(), this._keep());
@@ -279,7 +279,7 @@ export class View {
       return [event.clientX - box.left, event.clientY - box.top, box.width];
     };
     this.canvas.addEventListener("pointerdown", (event) => {
-      if (!this.thought.about || !this.board.press(...local(event), this.scene())) return;
+      if (!this.thought.settled || !this.board.press(...local(event), this.scene())) return;
       event.preventDefault();
       this.canvas.focus({ preventScroll: true });
       this.canvas.setPointerCapture(event.pointerId);
@@ -288,7 +288,7 @@ export class View {
     this.canvas.addEventListener("touchstart", (event) => {
       // Whoever drags something does not want to scroll the page.
       const touch = event.touches[0];
-      if (this.board.grabs && this.thought.about && this.board.press(...local(touch), this.scene())) event.preventDefault();
+      if (this.board.grabs && this.thought.settled && this.board.press(...local(touch), this.scene())) event.preventDefault();
     }, { passive: false });
     this.canvas.addEventListener("pointermove", (event) => {
       if (!this.thought.about) return;
@@ -303,12 +303,12 @@ export class View {
     this.canvas.addEventListener("pointercancel", () => this.board.release(() => {}));
     this.canvas.addEventListener("pointerleave", () => this._hover(null));
     this.canvas.addEventListener("keydown", (event) => {
-      if (!this.thought.about || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (!this.thought.settled || event.ctrlKey || event.metaKey || event.altKey) return;
       const said = this.board.key(event, this.scene(), edit, () => this.tab.draft?.(this));
       if (said === null) return;
       event.preventDefault();
       event.stopPropagation();
-      announce(said);
+      announce(said, true);
       this.paint();
     });
     this.watcher = new ResizeObserver(() => this.paint());
@@ -364,7 +364,8 @@ export class View {
     this.slider.value = player.shown;
     this.slider.setAttribute("aria-valuetext", `step ${player.shown} of ${player.last}`);
     this.where.textContent = player.goal ? `${player.shown} of ${player.goal} …` : `step ${player.shown}`;
-    if (!player.playing && frame) announce(`${this.verdict()}. ${this.detail.textContent}.`);
+    const verdict = `${this.verdict()}. ${this.detail.textContent}.`;
+    if (!player.playing && frame && verdict !== this.announced) announce((this.announced = verdict));
     this.happened.replaceChildren(
       ...(thought.script.changes ?? []).map((one) => el("li", {}, `${HAPPENINGS[one.kind]} at ${one.step}`)),
     );
