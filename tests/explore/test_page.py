@@ -343,6 +343,7 @@ def test_if_one_refuses_both_go_back(open_page: OpenPage) -> None:
     same = """() => [...document.querySelectorAll('.racers canvas')].filter(one =>
         one.ariaLabel.startsWith('The expression (1*2). The network answers')).length === 2"""
     page.wait_for_function(same)
+    page.wait_for_function("() => document.querySelector('.where').textContent === 'step 6'")  # all frames are there
     page.get_by_label("Size").fill("4")
     page.get_by_label("Size").press("Enter")
     page.get_by_text("depth from 1 to 2, not 4").wait_for()
