@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,15 +33,10 @@ class Curve:
     @classmethod
     def joined(cls, curves: Sequence[Curve]) -> Curve:
         """One curve of more problems of the same kind."""
-        columns = [
-            None if getattr(curves[0], name) is None else torch.cat([getattr(curve, name) for curve in curves])
-            for name in ("right", "confidence", "change", "wrong", "parts")
-        ]
-        right, sure, change, wrong, parts = columns
-        assert right is not None
-        assert sure is not None
-        assert change is not None
-        return cls(curves[0].difficulty, right, sure, change, curves[0].read_every, wrong, parts)
+        names = ("right", "confidence", "change", "wrong", "parts")
+        there = [name for name in names if getattr(curves[0], name) is not None]
+        columns: dict[str, Any] = {name: torch.cat([getattr(curve, name) for curve in curves]) for name in there}
+        return replace(curves[0], **columns)
 
     @property
     def samples(self) -> int:
@@ -215,20 +211,3 @@ def accuracy_at(
             right[i] += task.score(thought.logits, piece).sum().double().cpu()
     model.train(was_training)
     return (right / len(batch)).tolist()
-
-
-@torch.no_grad()
-def error_at(
-    model: ThinkingModule, task: CountsParts, batch: Batch, steps: int, *, chunk: int = 200, half: bool = False
-) -> tuple[int, int]:
-    """Wrong parts after so many steps, and all parts."""
-    assert batch.mask is not None
-    wrong = 0
-    was_training = model.training
-    model.eval()
-    for start in range(0, len(batch), chunk):
-        piece = batch[start : start + chunk].to(next(model.parameters()).device)
-        with torch.autocast(piece.inputs.device.type, torch.bfloat16, enabled=half):
-            wrong += int(task.wrong_parts(think(model, piece.inputs, steps).logits, piece).sum())
-    model.train(was_training)
-    return wrong, int(batch.mask.sum())

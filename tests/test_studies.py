@@ -59,6 +59,16 @@ def test_one_table_for_many_exams_and_the_losses_beside_it(tmp_path: Path) -> No
     assert (results / "toy-learning.png").stat().st_size > 5_000
 
 
+def test_a_run_that_stopped_before_its_first_metrics_is_tested_all_the_same(tmp_path: Path) -> None:
+    options = TrainingOptions(str(tmp_path / "runs"), "cpu", quiet=True, tensorboard=False, seconds=0.0)
+    curves = replace(TOY, learning_curves=True)
+    (file,) = run(curves, [0], ("recall",), tmp_path / "results", options, [*SMALL, "train_samples=2000"])
+    stored = read_json(file)
+    assert stored["training"] == {"update": [], "loss": []}
+    assert stored["exams"].keys() == {"8 bits", "mixed"}
+    assert (report(curves, tmp_path / "results").parent / "toy-learning.png").exists()
+
+
 def test_exams_along_an_axis_share_a_table_and_a_picture(tmp_path: Path) -> None:
     options = TrainingOptions(folder=str(tmp_path / "runs"), accelerator="cpu", quiet=True, tensorboard=False)
     results = tmp_path / "results"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from longthink.evaluate import error_at
+from longthink.evaluate import curve
 from longthink.studies.base import Exam, Row, Study, add, spread
 from longthink.tasks import Task
 from longthink.tasks.babi import Babi
@@ -81,7 +81,10 @@ class WordErrors(Once):
         assert isinstance(task, Babi)
         assert isinstance(self.difficulty, int)
         problems = task.sample(min(self.samples, task.stories(self.difficulty, "test")), self.difficulty, 0, "test")
-        wrong, words = error_at(model, task, problems, self.steps, chunk=self.chunk, half=half)
+        found = curve(model, task, problems, self.steps, chunk=self.chunk, half=half)
+        assert found.wrong is not None
+        assert found.parts is not None
+        wrong, words = int(found.wrong[:, -1].sum()), int(found.parts.sum())
         return {"samples": len(problems), "words": words, "wrong": wrong, "error": 100 * wrong / words}
 
     def value(self, measured: dict[str, Any]) -> float:

@@ -18,7 +18,7 @@ from longthink.tasks.base import Batch, Split, mixed_seed, tasks
 from longthink.tasks.rng import SPLIT_CODES, absorb, below, draw, split_code, stream
 from longthink.tasks.sequences import BitmapTask, write_bits
 
-# As in the public code. Appendix A.2 prints L in [1, 8] and N in [2, 14], but reads in Figure 2.4 are 12 steps long.
+# As in the public code. Appendix A.2 prints L in [1, 8] and N in [2, 14], but reads in Figure 2.4 are 13 steps long.
 PUBLISHED_BLOCKS = tuple(range(1, 9))
 _LONGEST_BLOCK = 1000
 

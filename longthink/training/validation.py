@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from longthink.evaluate import accuracy_at, error_at
+from longthink.evaluate import accuracy_at, curve
 from longthink.tasks import Task
 from longthink.tasks.base import CountsParts
 from longthink.think import ThinkingModule, think
@@ -47,15 +47,21 @@ class Solved:
 
     def __call__(self, model: ThinkingModule) -> Verdict:
         m, patient = self.steps
-        right = accuracy_at(model, self.task, self.problems, sorted({m, patient}))
+        error, later = None, sorted({m, patient})
+        right: list[float] = []
+        if isinstance(self.task, CountsParts):
+            first = curve(model, self.task, self.problems, m, chunk=1000, read_every=max(1, m))
+            assert first.error is not None
+            right, error, later = [first.final], float(first.error[-1]), later[1:]
+        if later:
+            right += accuracy_at(model, self.task, self.problems, later)
         loss = self.loss_at(patient if right[-1] else m, model)  # where nothing is right, how wrong it is says nothing
         score = [min(right), sum(right), -loss]
         metrics = {f"valid_{m}": right[0], f"valid_{patient}": right[-1], "valid_loss": loss}
         card = {"samples": len(self.problems), "steps": [m, patient], "accuracy": [right[0], right[-1]]}
-        if isinstance(self.task, CountsParts):
-            wrong, parts = error_at(model, self.task, self.problems, m)
-            score.insert(0, -wrong / parts)
-            metrics["valid_error"] = card["error"] = wrong / parts
+        if error is not None:
+            score.insert(0, -error)
+            metrics["valid_error"] = card["error"] = error
         return Verdict(score, metrics, card, flawless=min(right) == 1)
 
     @torch.no_grad()
