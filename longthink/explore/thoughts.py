@@ -32,7 +32,7 @@ from longthink.explore.problems import (
 )
 from longthink.explore.shelf import Shelf
 from longthink.inspect.attention import WATCHED
-from longthink.inspect.perturb import noise, zeros
+from longthink.inspect.disturbances import noise, zeros
 from longthink.inspect.pieces import at_test_time, device_of
 from longthink.loading import Loaded
 from longthink.solving import AT_REST, default_steps

@@ -1,7 +1,7 @@
 """What a network does inside, one question a module. Each returns a small dataclass with ``to_json`` and draws it.
 
 perturb          recover(model, task, batch, disturbances, steps)    does it come back when its thoughts or its problem
-                 flip_profile(model, task, batch, at, steps)         change while it thinks?
+flips            flip_profile(model, task, batch, at, steps)         change while it thinks?
 convergence      settle(model, inputs, steps)                        does it come to rest, circle, drift or explode?
                  overthinking(model, task, train_steps, difficulty)  does it lose its answers when it thinks on?
 extrapolation    hard_to_easy(model, task, trained, train_steps)     does it solve what is easier than its training?
@@ -14,8 +14,8 @@ memory           memory_trace(model, inputs)                         what does a
 representations  similarities(model, task, steps)                    do functions mean the same by a symbol?
                  compatibility(model, task, steps)                   whose results does whom understand?
 
-    from longthink.inspect import perturb
-    found = perturb.recover(model, task, batch, perturb.table_5_5(), steps=100)
+    from longthink.inspect import disturbances, perturb
+    found = perturb.recover(model, task, batch, disturbances.table_5_5(), steps=100)
     perturb.draw(found).savefig("recovery.png")
 """
 
@@ -28,8 +28,10 @@ __all__ = [
     "active",
     "attention",
     "convergence",
+    "disturbances",
     "experts",
     "extrapolation",
+    "flips",
     "memory",
     "perturb",
     "representations",

@@ -45,24 +45,26 @@ def perturb(
 ) -> None:
     """Disturb its thoughts or its problem, and see whether it recovers."""
     loaded = opened.loaded
+    from longthink.inspect import disturbances
+    from longthink.inspect import flips as each_flip
     from longthink.inspect import perturb as asked
 
     if each_bit and disturb:
         raise UserError("--each-bit flips each bit in turn; leave out --disturb.")
     options: dict[str, dict[str, Any]] = {"noise": {"std": std}, "flips": {"count": flips}, "goal": {"rooms": rooms}}
-    texts = [] if each_bit else disturb or [one.label for one in asked.table_5_5()]
-    chosen = [asked.parse(text, **options.get(text.partition("@")[0], {})) for text in texts]
+    texts = [] if each_bit else disturb or [one.label for one in disturbances.table_5_5()]
+    chosen = [disturbances.parse(text, **options.get(text.partition("@")[0], {})) for text in texts]
     size = opened.size(difficulty)
     batch = opened.sample(samples, size, seed)
     about = f"{opened.name}, {size} {loaded.task.unit}"
     if each_bit:
-        profile = asked.flip_profile(loaded.model, loaded.task, batch, steps=steps, chunk=chunk)
+        profile = each_flip.flip_profile(loaded.model, loaded.task, batch, steps=steps, chunk=chunk)
         means = profile.mean.tolist()
         rows = [[str(i + 1), f"{mean:.1f}"] for i, mean in enumerate(means)]
         table = ("flipped bit", "steps to recover"), rows, f"{about}: a bit flipped after {profile.at} steps"
-        opened.give(profile.to_json(), table, lambda: asked.draw_flips(profile, about))
+        opened.give(profile.to_json(), table, lambda: each_flip.draw(profile, about))
         return
-    disturbed = sum(one.name != asked.CLEAN for one in chosen)
+    disturbed = sum(one.name != disturbances.CLEAN for one in chosen)
     total = samples * (asked.longest_beginning(chosen, steps) + disturbed * steps)
     with counted(total, opened.as_json) as on_step:
         found = asked.recover(loaded.model, loaded.task, batch, chosen, steps, seed=seed, chunk=chunk, on_step=on_step)
