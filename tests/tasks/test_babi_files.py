@@ -56,22 +56,23 @@ def test_archives(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         Babi().sample(1, 1, 0)
 
 
-def test_the_official_archive_is_downloaded_once(
-    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("gone", [False, True], ids=["official", "copy"])
+def test_an_archive_is_downloaded_once(
+    gone: bool, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     offered = tmp_path / "offered.tar.gz"
     with tarfile.open(offered, "w:gz") as archive:
         archive.add(small, "tasks_1-20_v1-2")
-    monkeypatch.setattr(
-        "longthink.tasks.babi_files.PUBLISHED", Published("tasks_1-20_v1-2.tar.gz", (offered.as_uri(),))
-    )
+    official = Published("tasks_1-20_v1-2.tar.gz", ((tmp_path / "nowhere" if gone else offered).as_uri(),))
+    copy = Published("babi_tasks_1-20_v1-2.tar.gz", (offered.as_uri(),))
+    monkeypatch.setattr("longthink.tasks.babi_files.PUBLISHED", (official, copy))
     monkeypatch.setenv("LONGTHINK_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("LONGTHINK_DATA", raising=False)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     expected = Babi(str(small)).sample(7, 3, 1, "train")
     assert torch.equal(Babi().sample(7, 3, 1, "train").inputs, expected.inputs)
-    assert "downloading file:" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("downloading file:") == 1 + gone
     offered.unlink()
     assert torch.equal(Babi().sample(7, 3, 1, "train").inputs, expected.inputs)
     assert capsys.readouterr().err == ""
@@ -82,7 +83,8 @@ def test_places(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("LONGTHINK_DATA", raising=False)
     monkeypatch.setenv("LONGTHINK_CACHE", str(tmp_path / "cache"))
     nowhere = Published("tasks_1-20_v1-2.tar.gz", ((tmp_path / "nowhere.tar.gz").as_uri(),))
-    monkeypatch.setattr("longthink.tasks.babi_files.PUBLISHED", nowhere)
+    elsewhere = Published("babi_tasks_1-20_v1-2.tar.gz", ((tmp_path / "elsewhere.tar.gz").as_uri(),))
+    monkeypatch.setattr("longthink.tasks.babi_files.PUBLISHED", (nowhere, elsewhere))
     with pytest.raises(UserError, match=r"^Could not download file:.*nowhere\.tar\.gz .*put it into \./data .*\.$"):
         Babi().sample(1, 1, 0)
     with pytest.raises(
