@@ -236,23 +236,28 @@ def _draw(study: Study, one: Exam, found: dict[str, list[dict[str, Any]]], path:
 
     figure = Figure(figsize=(8.4, 4), dpi=120, layout="constrained")
     axes = figure.subplots()
-    train_steps = 30
-    for index, row in enumerate(study.rows):
+    shown = [(index, row, _recipe(row, found)) for index, row in enumerate(study.rows) if _measured(row, one, found)]
+    trained = {recipe["steps"] for _, _, recipe in shown if recipe["steps"]}
+    for index, row, recipe in shown:
         measured = _measured(row, one, found)
-        if not measured:
-            continue
-        recipe = _recipe(row, found)
-        train_steps = recipe["steps"]
         steps, accuracies = common_steps(measured)
         if recipe["model_options"].get("distinct_steps"):  # its earlier layers were never asked
             steps, accuracies = steps[-1:], [seed[-1:] for seed in accuracies]
         curves = torch.tensor(accuracies) * 100
+        if steps == [0]:  # it takes none, and answers the same whenever it is asked
+            axes.axhline(float(curves.mean()), linestyle=":", color=f"C{index}", label=row.label, linewidth=1.8)
+            continue
         style = "o" if len(steps) == 1 else "-" if index < 10 else "--"  # there are ten colours
         (drawn,) = axes.plot(steps, curves.mean(0), style, color=f"C{index}", label=row.label, linewidth=1.8)
         if len(curves) > 1:
             low, high = curves.amin(0), curves.amax(0)
             axes.fill_between(steps, low, high, color=drawn.get_color(), alpha=0.2, linewidth=0)
-    axes.axvspan(1, train_steps, color="0.88", zorder=0, label="steps in training")
+        if len(trained) > 1 and recipe["steps"] in steps and len(steps) > 1:
+            axes.plot(recipe["steps"], curves.mean(0)[steps.index(recipe["steps"])], "o", color=drawn.get_color(), ms=6)
+    if len(trained) == 1:
+        axes.axvspan(1, trained.pop(), color="0.88", zorder=0, label="steps in training")
+    elif trained:
+        axes.plot([], [], "o", color="0.4", ms=6, label="steps in training")
     axes.set(xscale="log", xlabel="steps", ylabel="solved (%)", ylim=(-3, 103))
     axes.set_title(f"{study.title}: {one.name}", fontsize=10)  # the legend is to the right of it
     axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
