@@ -23,6 +23,10 @@ triangle two up w was went west what where white who why will winona wolf wolves
 WORDS = tuple(_LEXICON.split())
 """All the words of the English files. They are written down so that a token means the same whatever was read."""
 
+NAMES = frozenset(
+    "antoine bernhard bill brian daniel emily fred gertrude greg jason jeff jessica john julie julius lily mary sandra "
+    "sumit winona yann".split()
+)
 TOKENS = ("<pad>", "<blank>", ".", "?", ",", *WORDS)
 NUMBER = {word: i for i, word in enumerate(TOKENS)}
 QUESTION = NUMBER["?"]
@@ -130,7 +134,9 @@ def _word_number(word: str, where: str) -> int:
 
 
 def sentence_text(words: Iterable[int]) -> str:
-    return re.sub(r" ([.?,])", r"\1", " ".join(TOKENS[word] for word in words)).capitalize()
+    named = (TOKENS[word].capitalize() if TOKENS[word] in NAMES else TOKENS[word] for word in words)
+    text = re.sub(r" ([.?,])", r"\1", " ".join(named))
+    return text[:1].upper() + text[1:]
 
 
 def listed(words: Iterable[int]) -> str:

@@ -98,5 +98,7 @@ def in_words(found: dict[str, Any]) -> str:
     """The validation of a card."""
     if "bits_per_byte" in found:
         return f"{found['bits_per_byte']:.4f} bits per byte"
+    if "error" in found:
+        return f"{found['error']:.2%} of the parts wrong, {found['accuracy'][0]:.2%} whole"
     pairs = zip(found["steps"], found["accuracy"], strict=True)
     return ", ".join(f"{right:.2%} after {steps} steps" for steps, right in pairs)

@@ -17,13 +17,14 @@ from longthink.errors import UserError
 from longthink.loading import load
 from longthink.models import build
 from longthink.recipes import recipes
+from longthink.solving import solve
 from longthink.studies.dnc import WordErrors
 from longthink.tasks.babi import Babi
 from longthink.tasks.babi_files import read_stories
 from longthink.tasks.babi_stories import BLANK, WORDS
 from longthink.tasks.base import SPLITS, Batch, Split
 from longthink.think import think
-from longthink.training.validation import Solved
+from longthink.training.validation import Solved, in_words
 from tests.tasks.babi_toys import LINES, PLACES, everything, made_story, small_copy, write
 
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "babi"
@@ -145,7 +146,7 @@ def test_long_training_stories_end_early(tmp_path: Path) -> None:
 def test_typed_stories() -> None:
     task = Babi()
     batch = task.parse("Mary went to the park.  WHERE is Mary? [park]\nJohn left. How do you go? [n, W]")
-    assert task.text(batch) == "Mary went to the park. Where is mary? [park] John left. How do you go? [n, w]"
+    assert task.text(batch) == "Mary went to the park. Where is Mary? [park] John left. How do you go? [n, w]"
     assert task.show(batch.targets[0], batch) == "park; n, w"
     assert task.check(batch).all()
     assert batch.info["truth_known"].tolist() == [True]
@@ -154,7 +155,7 @@ def test_typed_stories() -> None:
     assert unknown.info["truth_known"].tolist() == [False]
     assert unknown.mask is not None
     assert int(unknown.mask.sum()) == 3
-    assert task.text(unknown).endswith("mary? [?] Where is mary? [?, ?]")
+    assert task.text(unknown).endswith("Mary? [?] Where is Mary? [?, ?]")
     assert not task.check(unknown).any()
 
 
@@ -205,8 +206,8 @@ def test_parse_answers_anything_with_a_problem_or_a_sentence(text: str) -> None:
 @few
 @given(st.lists(st.tuples(st.sampled_from(PLACES), st.booleans()), min_size=1, max_size=9), st.integers(0, 5))
 def test_typed_stories_come_back(moves: list[tuple[str, bool]], think: int) -> None:
-    lines = [f"Mary went to the {place}." + f" Where is mary? [{place}]" * asked for place, asked in moves]
-    text = " ".join([*lines, f"Where is mary? [{moves[-1][0]}]"])
+    lines = [f"Mary went to the {place}." + f" Where is Mary? [{place}]" * asked for place, asked in moves]
+    text = " ".join([*lines, f"Where is Mary? [{moves[-1][0]}]"])
     task = Babi(think=think)
     batch = task.parse(text)
     assert task.text(batch) == text
@@ -271,6 +272,20 @@ def test_training_keeps_the_weights_with_fewest_wrong_words(small: Path) -> None
     verdict = judge(model)
     wrong = int(task.wrong_parts(think(model, judge.problems.inputs, 0).logits, judge.problems).sum())
     assert verdict.score[0] == -wrong / int(judge.problems.mask.sum()) == -verdict.card["error"]
+    assert (
+        in_words({**verdict.card, "error": 0.125, "accuracy": [0.5, 0.5]}) == "12.50% of the parts wrong, 50.00% whole"
+    )
+
+
+def test_the_shipped_network_answers_a_story_that_somebody_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("longthink.tasks.babi_files.PUBLISHED", ())  # the data are not needed
+    loaded = load("babi")
+    asked = "Mary moved to the bathroom. John took the milk. John went to the hallway. "
+    asked += (
+        "Where is Mary? [bathroom] Where is the milk? [hallway] Sandra went to the garden. Where is Sandra? [garden]"
+    )
+    batch = loaded.task.parse(asked)
+    assert solve(loaded, batch).solved
 
 
 def test_eval_tells_the_share_of_wrong_words(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
