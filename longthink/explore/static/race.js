@@ -6,14 +6,13 @@ import { Player, speedControl } from "./player.js";
 import { saveButtons } from "./save.js";
 import { TABS, TASK_NAMES } from "./tabs.js";
 import { Thought } from "./thought.js";
-import { copyAddress, disturbance, HAPPENINGS, limitSizes, noSuchWeights, press, short, trainedOn, validationWords, verdictWords } from "./view.js";
+import { copyAddress, disturbance, HAPPENINGS, limitSizes, noSuchWeights, press, randomSeed, short, trainedOn, validationWords, verdictWords } from "./view.js";
 
 const COLOURS = [
   ["--accent", "path"],
   ["--stir", "second"],
 ];
 const BESIDE_A_BOARD_THAT_RACES = 560; // more is above it, and what it costs stands below
-const randomSeed = () => Math.floor(Math.random() * 1e6);
 const FIRST_SIZE = { mazes: 21, prefix_sums: 64, sudoku: 40, chess: 1, listops: 3, arithmetic: 3, ctl: 4 };
 
 export class Race {

@@ -7,7 +7,7 @@ import { saveButtons } from "./save.js";
 import { Thought } from "./thought.js";
 
 export const HAPPENINGS = { noise: "noise", zeros: "zeros", swapped: "another's thoughts", problem: "new problem" };
-const randomSeed = () => Math.floor(Math.random() * 1e6);
+export const randomSeed = () => Math.floor(Math.random() * 1e6);
 
 export class View {
   constructor(root, tab, catalogue, wish, onlink) {
