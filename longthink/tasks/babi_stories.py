@@ -23,10 +23,11 @@ triangle two up w was went west what where white who why will winona wolf wolves
 WORDS = tuple(_LEXICON.split())
 """All the words of the English files. They are written down so that a token means the same whatever was read."""
 
-NAMES = frozenset(
-    "antoine bernhard bill brian daniel emily fred gertrude greg jason jeff jessica john julie julius lily mary sandra "
-    "sumit winona yann".split()
-)
+_PEOPLE = """
+antoine bernhard bill brian daniel emily fred gertrude greg jason jeff jessica john julie julius lily mary sandra sumit
+winona yann
+"""
+NAMES = frozenset(_PEOPLE.split())
 TOKENS = ("<pad>", "<blank>", ".", "?", ",", *WORDS)
 NUMBER = {word: i for i, word in enumerate(TOKENS)}
 QUESTION = NUMBER["?"]

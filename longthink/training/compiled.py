@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._dynamo import config as dynamo
 from torch._functorch import config as functorch
 
+from longthink.errors import UserError
 from longthink.think import Context, State, ThinkingModule, tensors
 from longthink.training.putting_off import PuttingOff
 
@@ -18,6 +19,19 @@ LARGE_STATE = 2**25
 """Bytes from which on memory is worth more than time."""
 MEMORY_BUDGET = 0.3
 """What then may be kept for the backward pass: 1 is what the compiler would keep, 0 nothing but inputs."""
+
+
+def check_compiler() -> None:
+    """On a CPU compiled steps become C++: complain before the work begins."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        raise UserError(
+            "Compiling for a CPU needs a C++ compiler, and none was found; install g++ or clang, or do not compile."
+        ) from None
 
 
 class CompiledStep:

@@ -28,7 +28,7 @@ from longthink.loading import keep_learned, load, misfit, rebuild
 from longthink.tasks import Task
 from longthink.think import ThinkingModule
 from longthink.training.checkpoint import RunFolder, load_last, save_best, save_last
-from longthink.training.compiled import CompiledStep
+from longthink.training.compiled import CompiledStep, check_compiler
 from longthink.training.data import TrainingData, derived_seed, prepare
 from longthink.training.files import read_tensors, write_json
 from longthink.training.graphs import GraphedObjective
@@ -73,6 +73,8 @@ def train(recipe: Recipe, seed: int = 0, options: TrainingOptions | None = None)
         raise UserError(f"The accelerator must be auto, cpu or cuda, not {options.accelerator!r}.")
     if options.accelerator in ("cuda", "gpu") and not torch.cuda.is_available():
         raise UserError("There is no GPU here that PyTorch can use; leave the accelerator at auto, or choose cpu.")
+    if options.compile and not _on_gpu(options):
+        check_compiler()
     if options.devices < 1:
         raise UserError(f"Training needs 1 device or more, not {options.devices}.")
     if recipe.batch % options.devices:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config
 from torch._dynamo.utils import counters
 
+from longthink.errors import UserError
 from longthink.models import build
+from longthink.recipes import recipes
 from longthink.tasks import Batch, task
 from longthink.think import think
 from longthink.training import compiled
 from longthink.training.compiled import CompiledStep
 from longthink.training.losses import Objective, Past, Plan
+from longthink.training.train import TrainingOptions, train
 
 MODELS = {
     "deepthinking": ("mazes", 5, {"width": 8, "head": [8, 8]}),
@@ -106,3 +111,11 @@ def test_all_layers_of_a_language_model_are_compiled_once(monkeypatch: pytest.Mo
     assert counters["stats"]["unique_graphs"] == 1
     for plain, fast in zip(*found, strict=True):
         torch.testing.assert_close(plain, fast)
+
+
+def test_without_a_compiler_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", (None, str(tmp_path / "no-compiler")))
+    options = TrainingOptions(str(tmp_path / "runs"), "cpu", compile=True, quiet=True)
+    with pytest.raises(UserError, match=r"^Compiling for a CPU needs a C\+\+ compiler, .* do not compile\.$"):
+        train(recipes["repeat_copy-dnc"], 0, options)
+    assert not (tmp_path / "runs").exists()
