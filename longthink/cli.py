@@ -287,13 +287,13 @@ def evaluate(
     from longthink.tasks.base import CountsParts
     from longthink.terminal import print_table
 
-    columns = ["peak", "at step", "final", "most confident", "steps to solve", "n"]
-    rows = [_summary(curve) for curve in document["curves"]]
+    columns = ["peak", "at step", "final", "most confident", "steps to solve", "n"] if steps else ["solved", "n"]
+    rows = [_summary(curve) if steps else _told(curve) for curve in document["curves"]]
     if isinstance(loaded.task, CountsParts):
         columns.append(f"wrong {loaded.task.parts}")
         errors = [curve["error"][-1] for curve in document["curves"]]
         rows = [[*row, f"{error:.1%}"] for row, error in zip(rows, errors, strict=True)]
-    print_table((loaded.task.unit, *columns), rows, f"{weights}: solved within {steps} steps")
+    print_table((loaded.task.unit, *columns), rows, f"{weights}: solved within {steps} steps" if steps else weights)
     if isinstance(loaded.task, CountsParts):
         limit = loaded.task.failed_above
         failed = sum(error > limit for error in errors)
@@ -436,15 +436,22 @@ def _curves(
     curves: list[lt.Curve] = []
     with Report("problems", samples * len(difficulties), 0, quiet) as progress, bf16:
         for difficulty in difficulties:
-            batch = loaded.task.sample(samples, difficulty, seed, "test")
+            batch = loaded.task.sample(_there_are(loaded.task, samples, difficulty), difficulty, seed, "test")
             parts = []
-            for start in range(0, samples, chunk):
+            for start in range(0, len(batch), chunk):
                 piece = batch[start : start + chunk]
                 parts.append(lt.curve(loaded.model, loaded.task, piece, steps, chunk=chunk, read_every=read_every))
                 done = len(curves) * samples + start + len(piece)
                 progress.update(done, f"{difficulty} {loaded.task.unit}")
             curves.append(lt.Curve.joined(parts))
     return curves
+
+
+def _there_are(task: lt.Task, samples: int, difficulty: int) -> int:
+    """So many, or all where a file has fewer: none is to count twice."""
+    from longthink.tasks.babi import Babi
+
+    return min(samples, task.stories(difficulty, "test")) if isinstance(task, Babi) else samples
 
 
 def _summary(curve: dict[str, Any]) -> list[str]:
@@ -458,6 +465,11 @@ def _summary(curve: dict[str, Any]) -> list[str]:
         "-" if mean is None else f"{mean:.1f}",
         str(curve["samples"]),
     ]
+
+
+def _told(curve: dict[str, Any]) -> list[str]:
+    """Of a network that takes no steps."""
+    return [str(curve["difficulty"]), f"{curve['final_accuracy']:.1%}", str(curve["samples"])]
 
 
 def _cell(value: Any) -> str:

@@ -375,6 +375,7 @@ def test_output_without_room_is_one_sentence(command: list[str]) -> None:
     assert done.stderr.splitlines() == ["The output could not be written: no space is left where it goes."]
 
 
-def test_a_task_without_shipped_weights(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_task_without_shipped_weights(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("longthink.solving.shipped", dict)
     assert main(["solve", "babi", "x"]) == 2
     assert capsys.readouterr().err.startswith("No weights for babi are shipped yet; train a recipe")

@@ -32,7 +32,8 @@ class NaiveDNC(DNC):
     def advance(self, state: Computer, x: Tensor) -> tuple[Computer, Controls]:
         w, r = self.width, self.heads
         hidden, cell = self.controller(torch.cat([x, *state.reads.unbind(1)], -1), state.hidden, state.cell)
-        xi = self.interface(hidden).clamp(-20, 20)  # Eq. A.1
+        interface = self.interface(hidden)
+        xi = interface.clamp(-20, 20)  # Eq. A.1
         place = 0
 
         def part(size: int) -> Tensor:
@@ -85,9 +86,7 @@ class NaiveDNC(DNC):
             addresses.append(address)
             reads.append(torch.einsum("bnw,bn->bw", cells, address))
         memory = Memory(cells, usage, link, precedence, written, torch.stack(addresses, 1))
-        controls = take_apart(
-            self.interface(hidden), w, r, self.masks, self.sharpness, self.mask_floor
-        )  # to be watched
+        controls = take_apart(interface, w, r, self.masks, self.sharpness, self.mask_floor)  # to be watched
         return Computer(hidden, cell, memory, torch.stack(reads, 1), state.outputs), controls
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from longthink.errors import UserError
@@ -14,6 +16,9 @@ from longthink.think import Thinker, think
 NOTED = ("write_address", "read_address", "read_modes", "forward_links", "backward_links", "usage")
 MASKS = ("read_mask", "write_mask")
 MODES = ("backward", "content", "forward")
+TOUCHED = 0.1
+"""A cell is used when some address gives it more weight."""
+_MOST_WORDS = 70
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,12 +37,19 @@ class MemoryTrace:
     read_mask: Tensor | None = None  # [time, heads, width]; None without masks
     write_mask: Tensor | None = None  # [time, width]
     heard: Tensor | None = None  # [time, inputs], where the input is vectors
+    words: tuple[str, ...] = ()
+    """The tokens of the sequence, where it has them."""
     truth: Tensor | None = None  # [time, outputs]: the bits that are right
     said: Tensor | None = None  # [time, outputs]: how likely each bit of the answer is 1
 
     @property
     def times(self) -> int:
         return len(self.usage)
+
+    def check_head(self, head: int) -> None:
+        last = self.read_address.shape[1] - 1
+        if not 0 <= head <= last:
+            raise UserError(f"This memory has the heads 0 to {last}; there is no head {head}.")
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -56,29 +68,34 @@ class MemoryTrace:
             "read_mask": None if self.read_mask is None else rounded(self.read_mask),
             "write_mask": None if self.write_mask is None else rounded(self.write_mask),
             "heard": None if self.heard is None else rounded(self.heard),
+            "words": list(self.words),
             "truth": None if self.truth is None else self.truth.int().tolist(),
             "said": None if self.said is None else rounded(self.said),
         }
 
 
 def memory_trace(
-    model: Thinker, inputs: Tensor, steps: int = 0, link_step: int | None = None, targets: Tensor | None = None
+    model: Thinker,
+    inputs: Tensor,
+    steps: int = 0,
+    link_step: int | None = None,
+    targets: Tensor | None = None,
+    tokens: Sequence[str] = (),
 ) -> MemoryTrace:
     """Read the first sample, think on for ``steps`` steps, and keep the addresses (and the links of the last).
 
-    The right answers (``targets``) are only for the picture, above the network's, where both are bits.
+    The right answers (``targets``) are only for the picture, above the network's, where both are bits; ``tokens`` are
+    the names of the tokens, where the input has them.
     """
     one = inputs[:1].to(device_of(model))
+    if steps and one.dim() == 2 and getattr(model, "answer", None) == "every":
+        raise UserError("This network answers while it reads, and thinks in blanks of its input; leave out the steps.")
+    masks = MASKS if getattr(model, "masks", False) else ()
     with at_test_time(model):
-        thought = think(model, one, steps, watch=(*NOTED, "link"))
-        trace = thought.trace
-        if any(name not in trace for name in (*NOTED, "link")):
-            raise UserError("This model notes no memory; look at a DNC.")
-        for name in MASKS:  # those built without masks say so instead of noting them
-            try:
-                trace |= think(model, one, steps, watch=(name,), read=False).trace
-            except UserError:
-                continue
+        thought = think(model, one, steps, watch=(*NOTED, "link", *masks))
+    trace = thought.trace
+    if any(name not in trace for name in (*NOTED, "link")):
+        raise UserError("This model notes no memory; look at a DNC.")
     kept = {name: value[0].float().cpu() for name, value in trace.items()}
     times = len(kept["usage"])
     at = times if link_step is None else link_step
@@ -93,15 +110,24 @@ def memory_trace(
         read_mask=kept.get("read_mask"),
         write_mask=None if write_mask is None else write_mask.flatten(1),
         heard=one[0].float().cpu() if one.dim() == 3 else None,
+        words=tuple(tokens[token] for token in one[0].tolist()) if one.dim() == 2 and tokens else (),
         truth=targets[0].float().cpu() if targets is not None and said is not None else None,
         said=said,
     )
 
 
-def draw(trace: MemoryTrace, title: str = "") -> Any:
-    """Time runs to the right in all pictures but that of the links."""
+def draw(trace: MemoryTrace, title: str = "", head: int | None = None) -> Any:
+    """Time runs to the right in all pictures but that of the links. One head is drawn, the one that looks most firmly
+    at the end if left out, and of a memory that is hardly used the used cells alone."""
     from longthink.inspect.figures import figure, heat
 
+    heads = trace.read_address.shape[1]
+    if head is None:
+        head = int(trace.read_address[-1].amax(-1).argmax()) if trace.times else 0
+    trace.check_head(head)
+    touched = torch.maximum(trace.write_address.amax(0), trace.read_address[:, head].amax(0)) > TOUCHED
+    seen = touched.nonzero().flatten() if int(touched.sum()) < len(touched) / 2 else torch.arange(len(touched))
+    cell = "cell" if len(seen) == len(touched) else f"{len(seen)} used cells"
     panels: list[tuple[str, str, Tensor]] = []
     if trace.heard is not None:
         panels.append(("input", "bit", trace.heard))
@@ -109,21 +135,21 @@ def draw(trace: MemoryTrace, title: str = "") -> Any:
         panels.append(("truth", "bit", trace.truth))
     if trace.said is not None:
         panels.append(("answer", "bit", trace.said))
-    panels.append(("write address", "cell", trace.write_address))
-    for head in range(trace.read_address.shape[1]):
-        of = f" of head {head}" if trace.read_address.shape[1] > 1 else ""
-        panels.append((f"read address{of}", "cell", trace.read_address[:, head]))
-        panels.append((f"forward links{of}", "cell", trace.forward_links[:, head]))
-        panels.append((f"read modes{of}", "", trace.read_modes[:, head]))
-        if trace.read_mask is not None:
-            panels.append((f"read mask{of}", "place in a cell", trace.read_mask[:, head]))
-    panels.append(("usage", "cell", trace.usage))
+    of = f" of head {head}" if heads > 1 else ""
+    panels.append(("write address", cell, trace.write_address[:, seen]))
+    panels.append((f"read address{of}", cell, trace.read_address[:, head, seen]))
+    panels.append((f"forward links{of}", cell, trace.forward_links[:, head, seen]))
+    panels.append((f"read modes{of}", "", trace.read_modes[:, head]))
+    if trace.read_mask is not None:
+        panels.append((f"read mask{of}", "place in a cell", trace.read_mask[:, head]))
+    panels.append(("usage", cell, trace.usage[:, seen]))
     if trace.write_mask is not None:
         panels.append(("write mask", "place in a cell", trace.write_mask))
     count = len(panels) + 1
-    columns = 2 if count > 1 else 1
+    worded = 0 < len(trace.words) <= _MOST_WORDS
+    columns = 1 if worded else 2  # words need room
     rows = -(-count // columns)
-    new = figure(9.0, 2.1 * rows + 0.3)
+    new = figure(9.0, (2.5 if worded else 2.1) * rows + 0.3)
     if title:
         new.suptitle(title, size=11, x=0.01, ha="left")
     for i, (name, unit, values) in enumerate(panels):
@@ -134,9 +160,12 @@ def draw(trace: MemoryTrace, title: str = "") -> Any:
         axes.locator_params(integer=True)
         if name.startswith("read modes"):
             axes.set_yticks(range(len(MODES)), MODES)
-        axes.set_xlabel("time", size=8)
+        if worded:
+            axes.set_xticks(range(1, len(trace.words) + 1), trace.words, rotation=90, size=6)
+        else:
+            axes.set_xlabel("time", size=8)
     axes = new.add_subplot(rows, columns, count)
-    image = heat(axes, trace.link, f"links after time step {trace.link_step}")
+    image = heat(axes, trace.link[seen][:, seen], f"links after time step {trace.link_step}")
     axes.locator_params(integer=True)
     axes.set_ylabel("written after ...", size=8)
     axes.set_xlabel("... this cell", size=8)

@@ -106,6 +106,7 @@ def memory(
     difficulty: Difficulty = None,
     steps: Annotated[int, typer.Option(help="Steps of thinking after the sequence.")] = 0,
     link_step: Annotated[int | None, typer.Option(help="The time step whose links are shown; the last.")] = None,
+    head: Annotated[int | None, typer.Option(help="Which read head is drawn, from 0.")] = None,
     seed: Seed = 0,
 ) -> None:
     """Where does a DNC write and read, and what does it free?"""
@@ -113,7 +114,10 @@ def memory(
     from longthink.inspect import memory as asked
 
     batch = opened.posed(problem, difficulty, seed)
-    trace = asked.memory_trace(loaded.model, batch.inputs, steps, link_step, batch.targets)
+    tokens = getattr(loaded.task, "tokens", ())
+    trace = asked.memory_trace(loaded.model, batch.inputs, steps, link_step, batch.targets, tokens)
+    if head is not None:
+        trace.check_head(head)
     rows = [
         [
             str(t + 1),
@@ -126,7 +130,7 @@ def memory(
     ]
     table = ("time", "writes to cell", "reads from cell", "mode", "cells in use"), rows, opened.name
     document = {**trace.to_json(), "problem": loaded.task.text(batch, 0)}
-    opened.give(document, table, lambda: asked.draw(trace, opened.name))
+    opened.give(document, table, lambda: asked.draw(trace, opened.name, head))
 
 
 @command()

@@ -68,7 +68,7 @@ def _sizes(width: int, heads: int, masks: bool, sharpness: bool) -> list[int]:
 def take_apart(
     interface: Tensor, width: int, heads: int, masks: bool, sharpness: bool, mask_floor: float = 0.0
 ) -> Controls:
-    """Squash each part of the interface vector into its range."""
+    """Squash each part of the interface vector into its range; as in the public code, after a clamp."""
     parts = interface.clamp(-20, 20).split(_sizes(width, heads, masks, sharpness), -1)
     (write_mask, write_key, erase, vector, free, write_strength, allocation, gate) = parts[:8]
     (read_masks, read_keys, read_strengths, modes, forward, backward) = parts[8:]

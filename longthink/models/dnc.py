@@ -44,7 +44,7 @@ class Computer(NamedTuple):
     cell: Tensor  # [batch, size]
     memory: Memory
     reads: Tensor  # [batch, R, W]
-    outputs: Tensor  # [batch, length, outputs]
+    outputs: Tensor  # [batch, length, classes x outputs]
 
 
 class LSTMController(nn.Module):
@@ -88,6 +88,9 @@ class DNC(nn.Module):
     A thinking step comes before the answer at the end. Where every time step has its answer they are given while it
     reads, and later steps change none: there time to think is part of the sequence, as bAbI's three blanks between each
     question of a story and its answer. ``dropout`` falls on embedded tokens.
+
+    Sequences may be longer than the memory. When no cell is free, allocation offers none, and what is to be written
+    there is lost until reads free cells; where the network asks for content instead, cells are written over.
     """
 
     compiled_part = "advance"
@@ -140,7 +143,8 @@ class DNC(nn.Module):
         return Context(F.dropout(self.embedding(x), self.dropout, self.training), (x != 0).sum(1))
 
     def start(self, context: Context) -> Computer:
-        """Read the whole sequence. Shorter ones stop at their end: what follows leaves no trace in them."""
+        """Read the whole sequence. For an answer at the end, shorter ones stop at theirs: padding leaves no trace.
+        Where every time step has its answer they read it too, after all that counts."""
         x = context.x
         state = self._empty(x)
         rows = x.transpose(0, 1).contiguous()  # a step's input looks the same whatever the length: compiled once

@@ -1,12 +1,13 @@
 """The published runs of chapter 2 by name: each task with every combination of masks, de-allocation and sharpness.
 
-Where the text and the public code differ: biases of the masks start at 0 as in the code (the text suggests 1); the
-floor of the masks is 0.1 for associative recall alone; the embedding of bAbI is 128 as in the code (the text: 256). The
-loss is a mean over outputs, where the public code divides their sum by the batch: RMSprop's steps are the same, but the
-clip at 10 never binds here, and weight decay is smaller as the gradient is (published: 1e-5; some 400 outputs of bits
-a sample, 4 words of bAbI); it falls on biases too. Rates are higher than the
-code's 1e-4 where that takes long: 3e-4 with a cosine for repeated copy, 1e-3 for key-value retrieval, of which nothing
-had been learned after 20,000 updates.
+Where the text and the public code differ: the output is W_y h + W_r r as in the code (the text prints v + W_r r); the
+interface is clamped to 20; biases of the masks start at 0 as in the code (the text suggests 1); the floor of the masks
+is 0.1 for associative recall alone; the embedding of bAbI is 128 as in the code (the text: 256). The loss is a mean
+over outputs, where the public code divides their sum by the batch: RMSprop's steps are the same, but the clip at 10
+hardly ever binds (it falls on all gradients together, in the code on each group of parameters), and weight decay is
+smaller as the gradient is (published: 1e-5; some 400 outputs of bits a sample, 4 words of bAbI); it falls on biases
+too. Rates are higher than the code's 1e-4 where that takes long: 3e-4 with a cosine for repeated copy, 1e-3 for key-
+value retrieval, of which nothing had been learned after 20,000 updates.
 """
 
 from __future__ import annotations

@@ -121,8 +121,11 @@ class Babi:
         check_request(n, difficulty, seed, split)
         pool = self._pool(difficulty, split)
         if not len(pool):
-            short = "" if self.longest is None or split != "train" else f" of up to {self.longest} tokens"
-            raise UserError(f"There is no {split} story of task {difficulty}{short} in {self.folder}; get {ADDRESS}.")
+            if self.longest is not None and split == "train":
+                raise UserError(
+                    f"No story of task {difficulty} has a question within {self.longest} tokens; raise longest."
+                )
+            raise UserError(f"There is no {split} story of task {difficulty} in {self.folder}; get {ADDRESS}.")
         picks = np.empty(n, np.int64)
         shuffled_rounds(mixed_seed(self.name, difficulty, seed), len(pool), picks)
         numbers = pool[picks]
@@ -170,7 +173,7 @@ class Babi:
         """Sentences and questions, the latter with their answers in brackets if known, or lines as in the files.
 
         Mary went to the park. Where is Mary? [park] How do you go from the park to the school? [n, w]
-        A question without brackets has an answer of one word; [?, ?] stands for two that nobody knows.
+        A question without brackets has an answer of one word, the way two; [?, ?] stands for two that nobody knows.
         """
         if re.match(r"\s*\d", text):
             stories = parse_stories(text.strip().splitlines(), "what you typed")
@@ -336,10 +339,11 @@ def _page(rows: list[tuple[str, str, bool]]) -> np.ndarray:
 
     if len(rows) > _MOST_ROWS:
         rows = [*rows[: _MOST_ROWS // 2], ("...", "", True), *rows[-_MOST_ROWS // 2 :]]
-    width, height = 0.085 * (_COLUMNS + 16), 0.24 * (len(rows) + 1)
-    figure = Figure(figsize=(width, height), dpi=100)
+    columns = max(len(text) + len(answer) for text, answer, _ in rows) + 4
+    lines = max(3, len(rows))
+    figure = Figure(figsize=(0.085 * (columns + 1), 0.24 * (lines + 1)), dpi=100)
     canvas = FigureCanvasAgg(figure)
-    axes = figure.add_axes((0, 0, 1, 1), xlim=(-1, _COLUMNS + 15), ylim=(len(rows) + 0.5, -0.5))
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(-1, columns), ylim=(lines + 0.5, -0.5))
     axes.axis("off")
     style: dict[str, Any] = {"va": "center_baseline", "size": 10, "family": "monospace"}
     for y, (text, answer, right) in enumerate(rows):

@@ -31,6 +31,7 @@ NAMES = frozenset(_PEOPLE.split())
 TOKENS = ("<pad>", "<blank>", ".", "?", ",", *WORDS)
 NUMBER = {word: i for i, word in enumerate(TOKENS)}
 QUESTION = NUMBER["?"]
+_WAY = tuple(NUMBER[word] for word in ("how", "do", "you", "go"))
 UNKNOWN = "?"  # stands for an answer word that the person who typed a question does not know
 
 
@@ -55,7 +56,9 @@ def parse_stories(lines: Sequence[str], name: str) -> list[Story]:
         if number == "1":
             _check_asked(stories, f"Line {i} of {name}")
             stories.append([])
-        elif not stories or number != str(count + 1):
+        elif not stories:
+            raise UserError(f"{where} must begin with 1: a story counts its lines.")
+        elif number != str(count + 1):
             raise UserError(f"{where} must begin with 1 or with {count + 1}, one more than the line before it.")
         count = int(number)
         if rest not in known:
@@ -93,24 +96,27 @@ def _line(text: str, where: str) -> Line:
 
 def typed_story(text: str) -> Story:
     lines: list[Line] = []
+    answered = False  # the last question, by the brackets after it
     pieces = re.findall(r"\[[^\[\]]*\]|[^.?\[]*[.?]|\S[^.?\[]*|\[", text)
     for piece in (piece.strip() for piece in pieces):
         here = f"{piece[:40]!r}"
         if piece.startswith("["):
-            if not lines or lines[-1].answer != (PAD,) or not piece.endswith("]"):
+            if not lines or set(lines[-1].answer or ()) != {PAD} or not piece.endswith("]") or answered:
                 raise UserError(f"The brackets {here} do not hold the answer to a question; close them right after it.")
             said = piece[1:-1].replace(",", " ").split()
             answer = [PAD if word == UNKNOWN else _word_number(word.lower(), "The answer") for word in said]
             if not answer or any(BLANK <= word <= NUMBER[","] for word in answer):
                 raise UserError(f"There is no answer in {here}; type words with commas, or ? for one that is unknown.")
-            lines[-1] = Line(lines[-1].words, (*answer,))
+            lines[-1], answered = Line(lines[-1].words, (*answer,)), True
             continue
-        words = _words_of(piece, f"The sentence {here}")
+        answered = False
+        words = _words_of(piece.replace(",", " "), f"The sentence {here}")  # no story of bAbI has a comma
         if not words or words[-1] not in (QUESTION, NUMBER["."]):
             raise UserError(f"{here} does not end; put a full stop after a sentence, a question mark after a question.")
         if len(words) == 1:
-            raise UserError("There is a full stop or a question mark without a sentence; write words before it.")
-        lines.append(Line(words, (PAD,) if words[-1] == QUESTION else None))
+            raise UserError("There is a full stop or a question mark without a sentence; remove it or write one.")
+        asked = (PAD, PAD) if words[: len(_WAY)] == _WAY else (PAD,)  # the way is always two words
+        lines.append(Line(words, asked if words[-1] == QUESTION else None))
     if not lines:
         raise UserError("There is no story; type one, as in Mary went to the park. Where is Mary?")
     if lines[0].answer is not None:
@@ -128,6 +134,8 @@ def _words_of(text: str, where: str) -> tuple[int, ...]:
 def _word_number(word: str, where: str) -> int:
     number = NUMBER.get(word, PAD)
     if number <= BLANK:
+        if not word.isalpha():
+            raise UserError(f"{where} has {word[:40]!r} in it; write words, sentences with . or ?, answers in [ ].")
         near = get_close_matches(word, WORDS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"bAbI has {len(WORDS)} words, such as mary, went and park."
         raise UserError(f"{where} has the unknown word {word[:40]!r}; {hint}")

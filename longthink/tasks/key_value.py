@@ -51,7 +51,9 @@ class KeyValue(BitmapTask):
     def sample(self, n: int, difficulty: int, seed: int, split: Split = "test") -> Batch:
         self.check_request(n, difficulty, seed, split)
         if difficulty > 2**self.bits:
-            raise UserError(f"{difficulty} different halves need more than {self.bits} bits; set more.")
+            raise UserError(
+                f"There are {2**self.bits} different halves of {self.bits} bits; ask for fewer than {difficulty} pairs."
+            )
         steps = 3 * (difficulty + 1)
         seen, wanted, asked = self.empty(n, steps)
         _fill(mixed_seed(self.name, difficulty, seed), SPLIT_CODES[split], self.bits, difficulty, seen, wanted)

@@ -47,22 +47,24 @@ class Solved:
 
     def __call__(self, model: ThinkingModule) -> Verdict:
         m, patient = self.steps
-        error, later = None, sorted({m, patient})
+        later = sorted({m, patient})
         right: list[float] = []
+        wrong: dict[str, Any] = {}
         if isinstance(self.task, CountsParts):
             first = curve(model, self.task, self.problems, m, chunk=1000, read_every=max(1, m))
             assert first.error is not None
-            right, error, later = [first.final], float(first.error[-1]), later[1:]
+            right, later = [first.final], later[1:]
+            wrong = {"error": float(first.error[-1]), "parts": self.task.parts}
         if later:
             right += accuracy_at(model, self.task, self.problems, later)
         loss = self.loss_at(patient if right[-1] else m, model)  # where nothing is right, how wrong it is says nothing
         score = [min(right), sum(right), -loss]
         metrics = {f"valid_{m}": right[0], f"valid_{patient}": right[-1], "valid_loss": loss}
         card = {"samples": len(self.problems), "steps": [m, patient], "accuracy": [right[0], right[-1]]}
-        if error is not None:
-            score.insert(0, -error)
-            metrics["valid_error"] = card["error"] = error
-        return Verdict(score, metrics, card, flawless=min(right) == 1)
+        if wrong:
+            score.insert(0, -wrong["error"])
+            metrics["valid_error"] = wrong["error"]
+        return Verdict(score, metrics, {**card, **wrong}, flawless=min(right) == 1)
 
     @torch.no_grad()
     def loss_at(self, steps: int, model: ThinkingModule) -> float:
@@ -99,6 +101,6 @@ def in_words(found: dict[str, Any]) -> str:
     if "bits_per_byte" in found:
         return f"{found['bits_per_byte']:.4f} bits per byte"
     if "error" in found:
-        return f"{found['error']:.2%} of the parts wrong, {found['accuracy'][0]:.2%} whole"
+        return f"{found['error']:.2%} of the {found['parts']} wrong, {found['accuracy'][0]:.2%} of the problems solved"
     pairs = zip(found["steps"], found["accuracy"], strict=True)
     return ", ".join(f"{right:.2%} after {steps} steps" for steps, right in pairs)

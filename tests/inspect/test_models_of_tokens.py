@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -100,6 +103,30 @@ def test_the_memory_of_a_dnc(masks: bool) -> None:
     assert is_drawn(memory.draw(trace, "title"))
     with pytest.raises(UserError, match="time steps 1 to 7"):
         memory.memory_trace(model, torch.randn(1, 7, 5), link_step=8)
+
+
+def test_the_memory_of_a_dnc_that_reads_words() -> None:
+    torch.manual_seed(0)
+    model = build("dnc", classes=9, vocabulary=9, size=8, cells=40, width=4, heads=3)
+    trace = memory.memory_trace(model, torch.tensor([[3, 1, 4]]), tokens=tuple("abcdefghi"))
+    assert trace.words == ("d", "b", "e")
+    assert trace.to_json()["words"] == ["d", "b", "e"]
+    one_head = memory.draw(replace(trace, read_address=trace.read_address[:, :1]))
+    several = memory.draw(trace)
+    assert len(several.axes) == len(one_head.axes)  # one head is drawn
+    assert [label.get_text() for label in several.axes[0].get_xticklabels()] == ["d", "b", "e"]
+    written = torch.zeros(3, 40)
+    written[0, 7] = written[1, 9] = 1
+    read = torch.zeros(3, 3, 40)
+    read[:, 2, 7] = 1
+    cropped = memory.draw(replace(trace, write_address=written, read_address=read))
+    assert cropped.axes[0].get_ylabel() == "2 used cells"
+    assert "of head 2" in cropped.axes[1].get_title(loc="left")  # the one that looks most firmly
+    for head, ok in ((0, True), (2, True), (3, False), (-1, False)):
+        with nullcontext() if ok else pytest.raises(UserError, match=f"heads 0 to 2; there is no head {head}"):
+            memory.draw(trace, head=head)
+    with pytest.raises(UserError, match="answers while it reads"):
+        memory.memory_trace(model, torch.tensor([[3, 1, 4]]), steps=1)
 
 
 def test_a_model_without_memory_says_so() -> None:

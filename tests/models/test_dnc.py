@@ -10,7 +10,16 @@ from torch import Tensor
 
 from longthink.bench.dnc import NaiveDNC
 from longthink.errors import UserError
-from longthink.layers.memory import Controls, access, allocate, empty_memory, look_up, sharpen, take_apart
+from longthink.layers.memory import (
+    Controls,
+    access,
+    allocate,
+    controls_size,
+    empty_memory,
+    look_up,
+    sharpen,
+    take_apart,
+)
 from longthink.models import build
 from longthink.models.dnc import DNC
 from longthink.recipes import recipes
@@ -71,13 +80,14 @@ def test_matches_the_public_code(case: str) -> None:
         torch.testing.assert_close(gradient, tensors[f"grad.{name}"], rtol=1e-7, atol=1e-8)
 
 
+@pytest.mark.parametrize("controller", ["lstm", "feedforward"])
 @pytest.mark.parametrize("switches", [(m, d, s) for m in (0, 1) for d in (0, 1) for s in (0, 1)])
-def test_all_heads_at_once_equal_the_equations_one_by_one(switches: tuple[int, int, int]) -> None:
+def test_all_heads_at_once_equal_the_equations_one_by_one(switches: tuple[int, int, int], controller: str) -> None:
     """Outputs and gradients, in float64, of every combination of the three repairs."""
     torch.manual_seed(0)
     masks, deallocate, sharpness = map(bool, switches)
     options = {"classes": 3, "inputs": 4, "size": 6, "cells": 5, "width": 4, "heads": 3, "mask_floor": 0.1}
-    repairs = {"masks": masks, "deallocate": deallocate, "sharpness": sharpness}
+    repairs = {"masks": masks, "deallocate": deallocate, "sharpness": sharpness, "controller": controller}
     fast, naive = DNC(**options, **repairs).double(), NaiveDNC(**options, **repairs).double()
     naive.load_state_dict(fast.state_dict())
     assert "advance" in vars(NaiveDNC)  # or the two would be one
@@ -250,7 +260,37 @@ def test_several_outputs_a_time_step() -> None:
     assert think(model, torch.randn(3, 5, 9), 0).logits.shape == (3, 2, 5, 8)
 
 
-def test_a_sequence_longer_than_the_memory_writes_over_the_least_used() -> None:
+def test_a_full_memory_takes_nothing_by_allocation_until_something_is_freed() -> None:
+    """Four cells, one vector a time step, all gates open: what comes after the fourth is lost."""
+    torch.manual_seed(0)
+    big, width = 20.0, 4
+    memory = empty_memory(1, 4, width, 1, torch.zeros(1, dtype=torch.double))
+    interface = torch.zeros(1, controls_size(width, 1, False, False), dtype=torch.double)
+    controls = take_apart(interface, width, 1, masks=False, sharpness=False)
+    open_gate = torch.tensor([[big]]).double().sigmoid()
+    controls = controls._replace(
+        allocation_gate=open_gate, write_gate=open_gate, erase=torch.ones(1, width).double(), free=torch.zeros(1, 1)
+    )
+    for t in range(7):
+        before = memory
+        vector = torch.randn(1, width).double()
+        memory, _ = access(memory, controls._replace(vector=vector), deallocate=True)
+        if t < 4:
+            assert float(memory.written.amax()) > 0.99
+            torch.testing.assert_close(memory.cells[0, memory.written[0].argmax()], vector[0], rtol=0, atol=0.01)
+        else:
+            assert float(memory.written.sum()) < 1e-3
+            torch.testing.assert_close(memory.cells, before.cells, rtol=0, atol=1e-3)
+    freed = torch.nn.functional.one_hot(torch.tensor([[2]]), 4).double()
+    vector = torch.randn(1, width).double()
+    memory, _ = access(
+        memory._replace(read=freed), controls._replace(vector=vector, free=torch.ones(1, 1).double()), deallocate=True
+    )
+    assert int(memory.written[0].argmax()) == 2
+    torch.testing.assert_close(memory.cells[0, 2], vector[0], rtol=0, atol=0.01)
+
+
+def test_a_sequence_longer_than_the_memory_leaves_everything_in_its_range() -> None:
     torch.manual_seed(0)
     model = build("dnc", classes=2, inputs=3, cells=4).double()
     thought = think(model, torch.randn(2, 40, 3).double(), 0, watch=("usage", "write_address"))
@@ -258,7 +298,15 @@ def test_a_sequence_longer_than_the_memory_writes_over_the_least_used() -> None:
     assert torch.isfinite(thought.logits).all()
     assert ((usage >= 0) & (usage <= 1)).all()
     assert (written.sum(-1) <= 1 + 1e-9).all()
-    assert (written[:, 20:].amax(-1) > 0).all()  # it goes on writing when no cell is free
+
+
+@pytest.mark.parametrize("answer", ["every", "last"])
+def test_thinking_steps_change_the_answer_at_the_end_alone(answer: str) -> None:
+    torch.manual_seed(0)
+    model = build("dnc", classes=5, vocabulary=9, embedding=6, answer=answer).eval()
+    tokens = torch.tensor([[3, 1, 4], [1, 5, 2]])
+    now, later = think(model, tokens, 0).logits, think(model, tokens, 3).logits
+    assert torch.equal(now, later) == (answer == "every")
 
 
 def test_an_empty_sequence_has_no_answers() -> None:

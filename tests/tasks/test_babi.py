@@ -137,7 +137,7 @@ def test_long_training_stories_end_early(tmp_path: Path) -> None:
         assert not task.check(torn).any()
     short = replace(whole, longest=question - 1)
     assert short.stories(1, "train") == 0
-    with pytest.raises(UserError, match="no train story of task 1 of up to 17 tokens"):
+    with pytest.raises(UserError, match="No story of task 1 has a question within 17 tokens; raise longest"):
         short.sample(1, 1, 0, "train")
     with pytest.raises(UserError, match="1 token or more, not 0"):
         Babi(longest=0)
@@ -157,6 +157,8 @@ def test_typed_stories() -> None:
     assert int(unknown.mask.sum()) == 3
     assert task.text(unknown).endswith("Mary? [?] Where is Mary? [?, ?]")
     assert not task.check(unknown).any()
+    way = task.parse("Mary, left. How do you go from the park to the school?")
+    assert task.text(way) == "Mary left. How do you go from the park to the school? [?, ?]"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,11 @@ def test_typed_stories() -> None:
         ("Mary went to the park. [park] Where is Mary?", "do not hold the answer"),
         ("Mary went to the park. Where is Mary? [park", "do not hold the answer"),
         ("Mary went to the park. Where is Mary? park", "'park' does not end"),
-        ("Mary went to the park. . Where is Mary?", "without a sentence"),
+        ("Mary went to the park. . Where is Mary?", "without a sentence; remove it or write one."),
+        ("Mary went to the park! Where is Mary?", "has 'park!' in it; write words, sentences with . or ?, answers in"),
+        ("Mary left. Where is Mary? (park)", "has '(park)' in it"),
+        ("Mary left. Where is Mary? [park] [park]", "do not hold the answer to a question"),
+        ("42", "Line 1 of what you typed must begin with 1: a story counts its lines."),
         ("1 Mary went to the park.", "Line 1 of what you typed ends a story without a question"),
         (LINES, "There are 2 stories; type one"),
     ],
@@ -272,9 +278,8 @@ def test_training_keeps_the_weights_with_fewest_wrong_words(small: Path) -> None
     verdict = judge(model)
     wrong = int(task.wrong_parts(think(model, judge.problems.inputs, 0).logits, judge.problems).sum())
     assert verdict.score[0] == -wrong / int(judge.problems.mask.sum()) == -verdict.card["error"]
-    assert (
-        in_words({**verdict.card, "error": 0.125, "accuracy": [0.5, 0.5]}) == "12.50% of the parts wrong, 50.00% whole"
-    )
+    said = in_words({**verdict.card, "error": 0.125, "accuracy": [0.5, 0.5]})
+    assert said == "12.50% of the words wrong, 50.00% of the problems solved"
 
 
 def test_the_shipped_network_answers_a_story_that_somebody_types(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,7 +336,8 @@ def test_draw() -> None:
     for pixels in pictures:
         assert pixels.dtype == np.uint8
         assert pixels.ndim == 3
-        assert pixels.shape[1:] == (901, 3)
+        assert pixels.shape[1] < 901
+        assert pixels.shape[2] == 3
     red = [(pixels[..., 0].astype(int) - pixels[..., 1] > 100).sum() for pixels in pictures]
     assert red[0] == red[1] == 0 < red[2]
     long = task.parse(80 * "Mary went to the park. Where is Mary? [park] ")

@@ -101,7 +101,7 @@ def test_places(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ("text", "says"),
     [
         ("", "no story in bad.txt"),
-        ("Mary went to the park.\n", "Line 1 of bad.txt must begin with 1 or with 1,"),
+        ("Mary went to the park.\n", "Line 1 of bad.txt must begin with 1: a story counts its lines."),
         ("1 Mary went to the park.\n3 Where is Mary?\tpark\t1\n", "Line 2 of bad.txt must begin with 1 or with 2"),
         ("1 Mary went to the park.\n\n2 Where is Mary?\tpark\t1\n", "Line 2 of bad.txt must begin"),
         ("1 Where is Mary?\tpark\t1\n", "Line 1 of bad.txt is a question without a story"),
@@ -114,7 +114,7 @@ def test_places(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("1 .\n", "Line 1 of bad.txt is no sentence"),
         ("1 Mary went to the zoo.\n", "Line 1 of bad.txt has the unknown word 'zoo'"),
         ("1 Mary went to the gardn.\n", "Line 1 of bad.txt has the unknown word 'gardn'; did you mean 'garden'?"),
-        ("1 <pad> went to the park.\n", "unknown word '<pad>'"),
+        ("1 <pad> went to the park.\n", "Line 1 of bad.txt has '<pad>' in it; write words"),
         ("1 Mary went to the park.\n", "Line 1 of bad.txt ends a story without a question"),
         (LINES + "1 Mary went to the park.\n1 John went to the park.\n", "Line 9 of bad.txt ends a story without"),
     ],

@@ -186,7 +186,7 @@ def test_impossible_requests() -> None:
     for bits in (3, 33):
         with pytest.raises(UserError, match=r"have 4 to 32 bits"):
             KeyValue(bits)
-    with pytest.raises(UserError, match="257 different halves need more than 8 bits"):
+    with pytest.raises(UserError, match="256 different halves of 8 bits; ask for fewer than 257 pairs"):
         KeyValue().sample(1, 257, 0)
 
 
