@@ -16,6 +16,10 @@ from dataclasses import replace
 from typing import Any
 
 from longthink.recipes.router import CTL_SHARES
+from longthink.tasks.associative_recall import PUBLISHED_ITEMS
+from longthink.tasks.babi_files import TASKS
+from longthink.tasks.key_value import PUBLISHED_PAIRS
+from longthink.tasks.repeat_copy import PUBLISHED_BLOCKS
 from longthink.training.recipe import Recipe, add
 
 SWITCHES: dict[str, dict[str, bool]] = {
@@ -26,7 +30,7 @@ SWITCHES: dict[str, dict[str, bool]] = {
 _BASE = Recipe(
     name="",
     task="repeat_copy",
-    difficulty=tuple(range(1, 9)),
+    difficulty=PUBLISHED_BLOCKS,
     model="dnc",
     model_options={"size": 32, "cells": 16, "width": 16, "heads": 1},
     note="Figure 2.3; settings of A.2",
@@ -47,14 +51,14 @@ _TASKS = (
     replace(
         _BASE,
         task="associative_recall",
-        difficulty=tuple(range(2, 17)),
+        difficulty=PUBLISHED_ITEMS,
         model_options={"size": 128, "cells": 64, "width": 32, "heads": 1, "mask_floor": 0.1},
         note="Figure 2.2a; settings of A.2",
     ),
     replace(
         _BASE,
         task="key_value",
-        difficulty=tuple(range(2, 17)),
+        difficulty=PUBLISHED_PAIRS,
         model_options={"size": 32, "cells": 16, "width": 32, "heads": 1},
         note="Figure 2.2b; settings of A.2",
         learning_rate=1e-3,
@@ -63,7 +67,7 @@ _TASKS = (
     replace(
         _BASE,
         task="babi",
-        difficulty=tuple(range(1, 21)),
+        difficulty=tuple(range(1, TASKS + 1)),
         model_options={"size": 256, "cells": 256, "width": 64, "heads": 4, "embedding": 128},
         note="Table 2.1; settings of A.2. All tasks in equal parts (published: all stories alike)",
         train_samples=40_000,

@@ -8,7 +8,10 @@ from typing import Any, ClassVar
 from longthink.evaluate import curve
 from longthink.studies.base import Exam, Row, Study, add, spread
 from longthink.tasks import Task
+from longthink.tasks.associative_recall import PUBLISHED_ITEMS
 from longthink.tasks.babi import Babi
+from longthink.tasks.key_value import PUBLISHED_PAIRS
+from longthink.tasks.repeat_copy import PUBLISHED_BLOCKS
 from longthink.think import ThinkingModule
 
 _LABELS = {
@@ -41,10 +44,10 @@ add(
     Study(
         name="repeat_copy",
         title="Long repeated copy",
-        source="Figure 2.3 shows losses alone: without de-allocation and sharp links it is not learnt",
+        source="Figure 2.3, losses without figures: the DNC fails, de-allocation and sharp links learn it fast",
         rows=_variants("repeat_copy", "dnc", "dnc_d", "dnc_s", "dnc_ds", "dnc_mds"),
         exams=(
-            Once("1-8 blocks", tuple(range(1, 9)), 800, 0, chunk=100),
+            Once("1-8 blocks", PUBLISHED_BLOCKS, 800, 0, chunk=100),
             Once("8 blocks", 8, 200, 0, chunk=100),
             Once("16 blocks", 16, 200, 0, chunk=100),
         ),
@@ -55,9 +58,9 @@ add(
     Study(
         name="associative_recall",
         title="Associative recall",
-        source="Figure 2.2a shows losses alone: masks converge fastest",
+        source="Figure 2.2a, losses without figures: masks converge fastest",
         rows=_variants("associative_recall", "dnc", "dnc_m", "dnc_d", "dnc_s", "dnc_mds"),
-        exams=(Once("2-16 items", tuple(range(2, 17)), 600, 0, chunk=100),),
+        exams=(Once("2-16 items", PUBLISHED_ITEMS, 600, 0, chunk=100),),
         learning_curves=True,
     )
 )
@@ -67,7 +70,7 @@ add(
         title="Key-value retrieval",
         source="Figure 2.2b shows the read mask alone",
         rows=_variants("key_value", "dnc", "dnc_m", "dnc_mds"),
-        exams=(Once("2-16 pairs", tuple(range(2, 17)), 600, 0, chunk=100),),
+        exams=(Once("2-16 pairs", PUBLISHED_PAIRS, 600, 0, chunk=100),),
         learning_curves=True,
     )
 )
@@ -140,8 +143,10 @@ add(
         measure="Wrong words of the answers, in percent; a task is failed above 5.",
         remarks="Our copy lacks the large training file of task 3; the file of 1,000 questions stands in for it. A "
         "tenth of the training stories is held out to choose the checkpoint, those that the test file has too (1,480 "
-        "of task 4) are left out, and all tasks come up equally often. The DNC's printed errors have a mean of 17.5, "
-        "not 16.9.",
+        "of task 4) are left out, and all tasks come up equally often. Stored: networks that were trained on stories "
+        "cut at 128 tokens and tested on whole ones. Beyond 128 tokens lie 89% of the test's answers of task 3 (116 "
+        "questions were left to train on), 56 of task 5, 41 of task 2, 27 of task 20, 22 of task 14. The DNC's printed "
+        "errors have a mean of 17.5, not 16.9.",
         learning_curves=True,
         compact=True,
         failed_above=100 * Babi.failed_above,
