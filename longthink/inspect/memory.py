@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,12 +129,6 @@ def draw(trace: MemoryTrace, title: str = "", head: int | None = None) -> Any:
     seen = touched.nonzero().flatten() if int(touched.sum()) < len(touched) / 2 else torch.arange(len(touched))
     cell = "cell" if len(seen) == len(touched) else f"{len(seen)} used cells"
     panels: list[tuple[str, str, Tensor]] = []
-    if trace.heard is not None:
-        panels.append(("input", "bit", trace.heard))
-    if trace.truth is not None:
-        panels.append(("truth", "bit", trace.truth))
-    if trace.said is not None:
-        panels.append(("answer", "bit", trace.said))
     of = f" of head {head}" if heads > 1 else ""
     panels.append(("write address", cell, trace.write_address[:, seen]))
     panels.append((f"read address{of}", cell, trace.read_address[:, head, seen]))
@@ -145,6 +139,10 @@ def draw(trace: MemoryTrace, title: str = "", head: int | None = None) -> Any:
     panels.append(("usage", cell, trace.usage[:, seen]))
     if trace.write_mask is not None:
         panels.append(("write mask", "place in a cell", trace.write_mask))
+    # On the left, one below the other; the addresses are beside them.
+    bits = (("input", trace.heard), ("truth", trace.truth), ("answer", trace.said))
+    for i, (name, values) in enumerate((name, values) for name, values in bits if values is not None):
+        panels.insert(2 * i, (name, "bit", values))
     count = len(panels) + 1
     worded = 0 < len(trace.words) <= _MOST_WORDS
     columns = 1 if worded else 2  # words need room
@@ -154,16 +152,10 @@ def draw(trace: MemoryTrace, title: str = "", head: int | None = None) -> Any:
         new.suptitle(title, size=11, x=0.01, ha="left")
     for i, (name, unit, values) in enumerate(panels):
         axes = new.add_subplot(rows, columns, i + 1)
-        heat(axes, values.T, name, aspect="auto", extent=(0.5, len(values) + 0.5, values.shape[1] - 0.5, -0.5))
-        axes.set_xlim(0.5, trace.times + 0.5)  # one time for all: the input ends before the thinking steps
-        axes.set_ylabel(unit, size=8)
-        axes.locator_params(integer=True)
-        if name.startswith("read modes"):
-            axes.set_yticks(range(len(MODES)), MODES)
+        _over_time(axes, trace, values, name, unit)
         if worded:
             axes.set_xticks(range(1, len(trace.words) + 1), trace.words, rotation=90, size=6)
-        else:
-            axes.set_xlabel("time", size=8)
+            axes.set_xlabel("")
     axes = new.add_subplot(rows, columns, count)
     image = heat(axes, trace.link[seen][:, seen], f"links after time step {trace.link_step}")
     axes.locator_params(integer=True)
@@ -171,3 +163,43 @@ def draw(trace: MemoryTrace, title: str = "", head: int | None = None) -> Any:
     axes.set_xlabel("... this cell", size=8)
     new.colorbar(image, ax=axes, ticks=(0, 1)).ax.tick_params(labelsize=7)
     return new
+
+
+def draw_links(traces: Mapping[str, MemoryTrace], title: str = "") -> Any:
+    """Where the links lead and whether they are followed, a column a network that read the same (Figure 2.4)."""
+    from longthink.inspect.figures import figure
+
+    new = figure(4.6 * len(traces), 5.0)
+    if title:
+        new.suptitle(title, size=11, x=0.01, ha="left")
+    for i, (name, trace) in enumerate(traces.items()):
+        panels = (("forward links", "cell", trace.forward_links), ("read modes", "", trace.read_modes))
+        for row, (what, unit, values) in enumerate(panels):
+            axes = new.add_subplot(2, len(traces), row * len(traces) + i + 1)
+            _over_time(axes, trace, values[:, 0], f"{name}: {what}", unit)
+    return new
+
+
+def variant(model: Thinker) -> str:
+    """Its name in chapter 2: DNC, DNC-D, DNC-MDS ..."""
+    switches = (("M", "masks"), ("D", "deallocate"), ("S", "sharpness"))
+    letters = "".join(letter for letter, switch in switches if getattr(model, switch, False))
+    return f"DNC-{letters}" if letters else "DNC"
+
+
+def _over_time(axes: Any, trace: MemoryTrace, values: Tensor, title: str, unit: str) -> None:
+    """One row a number, one column a time step; red lines above where an answer is due."""
+    from longthink.inspect.figures import COLOURS, INK, heat
+
+    heat(axes, values.T, title, aspect="auto", extent=(0.5, len(values) + 0.5, values.shape[1] - 0.5, -0.5))
+    axes.set_xlim(0.5, trace.times + 0.5)  # one time for all: the input ends before the thinking steps
+    axes.set_ylabel(unit, size=8)
+    axes.set_xlabel("time", size=8)
+    axes.locator_params(integer=True)
+    if "read modes" in title:
+        axes.set_yticks(range(len(MODES)), MODES)
+    if trace.truth is not None:
+        due = trace.truth.any(-1).nonzero().flatten() + 1
+        above = axes.get_xaxis_transform()
+        axes.hlines([1.03] * len(due), due - 0.5, due + 0.5, COLOURS[3], lw=1.5, transform=above, clip_on=False)
+        axes.set_title(title, size=9, loc="left", color=INK, pad=8)

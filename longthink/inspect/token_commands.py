@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from longthink.errors import UserError, whole_numbers
-from longthink.inspect.command_line import Difficulty, Opened, Problem, Samples, Seed, Steps, command, listed
+from longthink.inspect.command_line import Difficulty, Opened, Problem, Samples, Seed, Steps, called, command, listed
 
 
 @command()
@@ -107,11 +107,15 @@ def memory(
     steps: Annotated[int, typer.Option(help="Steps of thinking after the sequence.")] = 0,
     link_step: Annotated[int | None, typer.Option(help="The time step whose links are shown; the last.")] = None,
     head: Annotated[int | None, typer.Option(help="Which read head is drawn, from 0.")] = None,
+    beside: Annotated[
+        str | None, typer.Option(help="Another DNC: draw only the links of both, and whether they follow them.")
+    ] = None,
     seed: Seed = 0,
 ) -> None:
     """Where does a DNC write and read, and what does it free?"""
     loaded = opened.loaded
     from longthink.inspect import memory as asked
+    from longthink.loading import load
 
     batch = opened.posed(problem, difficulty, seed)
     tokens = getattr(loaded.task, "tokens", ())
@@ -130,7 +134,19 @@ def memory(
     ]
     table = ("time", "writes to cell", "reads from cell", "mode", "cells in use"), rows, opened.name
     document = {**trace.to_json(), "problem": loaded.task.text(batch, 0)}
-    opened.give(document, table, lambda: asked.draw(trace, opened.name, head))
+    if beside is None:
+        opened.give(document, table, lambda: asked.draw(trace, opened.name, head))
+        return
+    other = load(beside, asked.device_of(loaded.model))
+    if other.task != loaded.task:
+        raise UserError(f"{called(beside)} does not read the same problems as {opened.name}; choose a DNC that does.")
+    theirs = asked.memory_trace(other.model, batch.inputs, steps, link_step, batch.targets, tokens)
+    both = {
+        f"{asked.variant(one.model)} ({name})": found
+        for name, one, found in ((opened.name, loaded, trace), (called(beside), other, theirs))
+    }
+    document["beside"] = {"weights": called(beside), **theirs.to_json()}
+    opened.give(document, table, lambda: asked.draw_links(both))
 
 
 @command()

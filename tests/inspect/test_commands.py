@@ -110,6 +110,9 @@ def test_models_of_tokens(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert set(found) >= ALWAYS | {"usage", "link", "problem"}
     run("memory", dnc, "--steps", "1")
     assert "writes to cell" in capsys.readouterr().out
+    found = json_of(capsys, "memory", "repeat_copy-no_sharpness", "--beside", "repeat_copy", "--difficulty", "2", *plot)
+    assert found["beside"]["weights"] == "repeat_copy"
+    assert len(found["beside"]["forward_links"]) == len(found["forward_links"]) == found["time_steps"]
 
 
 @pytest.mark.parametrize(
@@ -139,6 +142,8 @@ def test_models_of_tokens(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
         (("convergence", "prefix_sums", "--precision", "8"), "--precision must be 32 or bf16"),
         (("attention", "prefix_sums"), "notes neither attention nor gates"),
         (("memory", "prefix_sums"), "notes no memory"),
+        (("memory", "repeat_copy", "--beside", "key_value"), "does not read the same problems"),
+        (("memory", "repeat_copy", "--head", "1"), "there is no head 1"),
         (("representations", "prefix_sums"), "compared on ctlpp"),
         (("perturb", "mazes", "--device", "abacus"), "cannot be used on this machine"),
     ],

@@ -129,6 +129,23 @@ def test_the_memory_of_a_dnc_that_reads_words() -> None:
         memory.memory_trace(model, torch.tensor([[3, 1, 4]]), steps=1)
 
 
+def test_links_of_two_networks_beside_each_other() -> None:
+    torch.manual_seed(0)
+    inputs, bits = torch.randn(1, 6, 5), torch.tensor([[[0, 0]] * 4 + [[1, 0]] * 2])
+    traces = {}
+    for name, switches in (("DNC", (False, False, False)), ("DNC-MS", (True, False, True))):
+        options = dict(zip(("masks", "deallocate", "sharpness"), switches, strict=True))
+        model = build("dnc", classes=2, inputs=5, outputs=2, size=8, cells=6, width=4, **options)
+        assert memory.variant(model) == name
+        traces[name] = memory.memory_trace(model, inputs, targets=bits)
+    drawn = memory.draw_links(traces, "title")
+    assert is_drawn(drawn)
+    titles = [axes.get_title(loc="left") for axes in drawn.axes]
+    assert sorted(titles) == ["DNC-MS: forward links", "DNC-MS: read modes", "DNC: forward links", "DNC: read modes"]
+    (due,) = drawn.axes[0].collections
+    assert [tuple(line[:, 0]) for line in due.get_segments()] == [(4.5, 5.5), (5.5, 6.5)]  # where an answer is due
+
+
 def test_a_model_without_memory_says_so() -> None:
     model = build("lstm", **SIZES, width=8)
     for steps in (0, 1):
