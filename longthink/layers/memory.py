@@ -65,6 +65,13 @@ def _sizes(width: int, heads: int, masks: bool, sharpness: bool) -> list[int]:
     return [*write, *read, heads * sharpness, heads * sharpness]
 
 
+def mask_places(width: int, heads: int, sharpness: bool) -> tuple[slice, slice]:
+    """Where the interface vector has the write mask and the read masks."""
+    sizes = _sizes(width, heads, True, sharpness)
+    before = sum(sizes[:8])
+    return slice(0, sizes[0]), slice(before, before + sizes[8])
+
+
 def take_apart(
     interface: Tensor, width: int, heads: int, masks: bool, sharpness: bool, mask_floor: float = 0.0
 ) -> Controls:

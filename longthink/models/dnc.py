@@ -15,7 +15,16 @@ from torch.nn import functional as F
 
 from longthink.errors import UserError
 from longthink.layers.linear import Linear
-from longthink.layers.memory import Controls, Memory, access, controls_size, empty_memory, follow, take_apart
+from longthink.layers.memory import (
+    Controls,
+    Memory,
+    access,
+    controls_size,
+    empty_memory,
+    follow,
+    mask_places,
+    take_apart,
+)
 from longthink.models.base import models
 from longthink.think import note, wanted
 
@@ -87,7 +96,8 @@ class DNC(nn.Module):
 
     A thinking step comes before the answer at the end. Where every time step has its answer they are given while it
     reads, and later steps change none: there time to think is part of the sequence, as bAbI's three blanks between each
-    question of a story and its answer. ``dropout`` falls on embedded tokens.
+    question of a story and its answer. ``dropout`` falls on embedded tokens. Masks begin at sigmoid(``mask_bias``): the
+    text suggests 1, the public code has 0.
 
     Sequences may be longer than the memory. When no cell is free, allocation offers none, and what is to be written
     there is lost until reads free cells; where the network asks for content instead, cells are written over.
@@ -112,6 +122,7 @@ class DNC(nn.Module):
         deallocate: bool = True,
         sharpness: bool = True,
         mask_floor: float = 0.0,
+        mask_bias: float = 0.0,
         controller: Literal["lstm", "feedforward"] = "lstm",
         embedding: int = 128,
         answer: Literal["every", "last"] = "every",
@@ -132,6 +143,10 @@ class DNC(nn.Module):
         for part in (self.interface, self.from_controller, self.from_reads):
             nn.init.xavier_uniform_(part.weight)
             nn.init.zeros_(part.bias)
+        if masks:
+            with torch.no_grad():
+                for place in mask_places(width, heads, sharpness):
+                    self.interface.bias[place] = mask_bias
 
     def look(self, x: Tensor) -> Context:
         if self.embedding is None:

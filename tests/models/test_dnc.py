@@ -255,6 +255,18 @@ def test_the_last_answer_does_not_see_padding() -> None:
     torch.testing.assert_close(together[:1], think(model, tokens[:1, :3], 2).logits)
 
 
+@pytest.mark.parametrize("sharpness", [True, False])
+def test_masks_begin_where_they_are_asked_to(sharpness: bool) -> None:
+    model = build("dnc", classes=2, inputs=3, width=5, heads=2, mask_bias=1.0, sharpness=sharpness)
+    with torch.no_grad():
+        model.interface.weight.zero_()
+    trace = think(model, torch.randn(1, 2, 3), 0, watch=("read_mask", "write_mask", "read_modes")).trace
+    for name in ("read_mask", "write_mask"):
+        torch.testing.assert_close(trace[name], torch.full_like(trace[name], 1 / (1 + math.exp(-1))))
+    torch.testing.assert_close(trace["read_modes"], torch.full_like(trace["read_modes"], 1 / 3))  # nothing else moved
+    assert float(model.interface.bias.sum()) == 5 + 2 * 5
+
+
 def test_several_outputs_a_time_step() -> None:
     model = build("dnc", classes=2, inputs=9, outputs=8)
     assert think(model, torch.randn(3, 5, 9), 0).logits.shape == (3, 2, 5, 8)
