@@ -45,6 +45,8 @@ add(
         name="repeat_copy",
         title="Long repeated copy",
         source="Figure 2.3, losses without figures: the DNC fails, de-allocation and sharp links learn it fast",
+        remarks="D and DS were stopped after half of their updates. S has its best weights after 1,000 updates and then "
+        "loses them: its loss rises again.",
         rows=_variants("repeat_copy", "dnc", "dnc_d", "dnc_s", "dnc_ds", "dnc_mds"),
         exams=(
             Once("1-8 blocks", PUBLISHED_BLOCKS, 800, 0, chunk=100),
@@ -59,6 +61,8 @@ add(
         name="associative_recall",
         title="Associative recall",
         source="Figure 2.2a, losses without figures: masks converge fastest",
+        remarks="Not so here: of three seeds each, those without masks leave their plateau (a loss of 0.03) at updates "
+        "2,500, 3,150 and 7,300, those with masks at 3,200, 4,400 and 5,500, and then fall more slowly.",
         rows=_variants("associative_recall", "dnc", "dnc_m", "dnc_d", "dnc_s", "dnc_mds"),
         exams=(Once("2-16 items", PUBLISHED_ITEMS, 600, 0, chunk=100),),
         learning_curves=True,
