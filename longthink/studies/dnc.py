@@ -45,8 +45,8 @@ add(
         name="repeat_copy",
         title="Long repeated copy",
         source="Figure 2.3, losses without figures: the DNC fails, de-allocation and sharp links learn it fast",
-        remarks="D and DS were stopped after half of their updates. S has its best weights after 1,000 updates and then "
-        "loses them: its loss rises again.",
+        remarks="D and DS were stopped after half of their updates. S has its best weights after 1,000 updates and "
+        "then loses them: its loss rises again.",
         rows=_variants("repeat_copy", "dnc", "dnc_d", "dnc_s", "dnc_ds", "dnc_mds"),
         exams=(
             Once("1-8 blocks", PUBLISHED_BLOCKS, 800, 0, chunk=100),
