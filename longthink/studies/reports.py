@@ -176,16 +176,25 @@ def _mean_at(step: int, measured: list[dict[str, Any]]) -> float:
 def _draw_learning(study: Study, found: dict[str, list[dict[str, Any]]], path: Path) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    figure = Figure(figsize=(7 if len(study.rows) <= 6 else 10, 4), dpi=120, layout="constrained")
     axes = figure.subplots()
     for index, row in enumerate(study.rows):
         for seed, run_ in enumerate(found.get(row.label, [])):
             label = row.label if seed == 0 else None
-            axes.plot(run_["training"]["update"], run_["training"]["loss"], f"C{index}", label=label, linewidth=1.3)
+            updates, losses = run_["training"]["update"], run_["training"]["loss"]
+            style = "-" if index < 10 else "--"  # there are ten colours
+            axes.plot(updates, losses, style, color=f"C{index % 10}", label=label, linewidth=1.3)
+            if updates:
+                at = updates.index(_nearest(run_["card"]["updates"], updates))
+                axes.plot(updates[at], losses[at], "o", color=f"C{index % 10}", markersize=5)
+    axes.plot([], [], "o", color="0.4", markersize=5, label="chosen weights")
     axes.set(yscale="log", xlabel="updates", ylabel="loss", title=study.title)
     axes.xaxis.set_major_formatter(lambda update, _: f"{update:,.0f}")
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False, fontsize=8)
+    if len(study.rows) > 6:
+        figure.legend(frameon=False, fontsize=8, loc="outside right upper")
+    else:
+        axes.legend(frameon=False, fontsize=8)
     figure.savefig(path)
 
 

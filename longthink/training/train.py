@@ -96,7 +96,7 @@ def train(recipe: Recipe, seed: int = 0, options: TrainingOptions | None = None)
         fabric = _fabric(options, DDPStrategy(start_method="spawn", find_unused_parameters=True))
         try:
             # A partial, since Fabric takes arguments apart and cannot put frozen ones together again.
-            fabric.launch(partial(_train_here, recipe=recipe, seed=seed, options=options))
+            fabric.launch(partial(_train_together, recipe=recipe, seed=seed, options=options))
         except ProcessRaisedException as error:  # holds the other process's traceback as text
             kind, _, sentence = str(error).strip().splitlines()[-1].partition(": ")
             if kind.endswith(UserError.__name__):
@@ -126,6 +126,13 @@ def _fabric(options: TrainingOptions, strategy: str | DDPStrategy) -> Fabric:
         return Fabric(accelerator=accelerator, devices=options.devices, precision=precision, strategy=strategy)
     except (ValueError, RuntimeError) as error:
         raise UserError(f"This machine cannot train so: {str(error).rstrip(chr(46))}.") from None
+
+
+def _train_together(fabric: Fabric, recipe: Recipe, seed: int, options: TrainingOptions) -> None:
+    """One of several processes. They part in order: one that still had threads of the connection would abort."""
+    _train_here(fabric, recipe, seed, options)
+    fabric.barrier()
+    torch.distributed.destroy_process_group()
 
 
 def _train_here(fabric: Fabric, recipe: Recipe, seed: int, options: TrainingOptions) -> None:
