@@ -45,7 +45,7 @@ add(
         name="repeat_copy",
         title="Long repeated copy",
         source="Figure 2.3, losses without figures: the DNC fails, de-allocation and sharp links learn it fast",
-        remarks="D and DS were stopped after half of their updates. S has its best weights after 1,000 updates and "
+        remarks="DS was stopped after half of its updates. S has its best weights after 1,000 updates and "
         "then loses them: its loss rises again.",
         rows=_variants("repeat_copy", "dnc", "dnc_d", "dnc_s", "dnc_ds", "dnc_mds"),
         exams=(
