@@ -151,15 +151,17 @@ def _short() -> None:
 
 def _long() -> None:
     """Routers whose answers are to stay: every fourth update the long-horizon loss asks for them after up to 60 steps
-    and as many more as in training. That of ListOps starts from the shipped weights."""
+    and as many more as in training. That of ListOps starts from the shipped weights, as does one with more updates of
+    the same kind, to compare with."""
     horizon: dict[str, Any] = {"alpha": 0.5, "horizon": 60, "progressive_every": 4, "patient_steps": 100}
     note = "the router of Table 5.1 with the long-horizon loss"
     for name in ("ctl-router", "ctl-backward-router"):
         full = recipes[name]
         add(replace(full, name=f"{name}-long", note=note, first_n=full.steps, **horizon))
     short, note = recipes["listops-router-short"], "7,812 more updates with the long-horizon loss"
-    horizon |= {"weights": "listops", "learning_rate": 2e-4, "epochs": 4, "warmup_updates": 200, "average": 0.999}
-    add(replace(short, name="listops-router-long", note=note, first_n=short.steps, **horizon))
+    more: dict[str, Any] = {"weights": "listops", "learning_rate": 2e-4, "warmup_updates": 200, "average": 0.999}
+    add(replace(short, name="listops-router-long", note=note, first_n=short.steps, epochs=4, **horizon, **more))
+    add(replace(short, name="listops-router-more", note="11,718 more updates of the short one", epochs=6, **more))
 
 
 def _with_experts() -> None:
