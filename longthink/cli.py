@@ -442,7 +442,7 @@ def _curves(
                 piece = batch[start : start + chunk]
                 parts.append(lt.curve(loaded.model, loaded.task, piece, steps, chunk=chunk, read_every=read_every))
                 done = len(curves) * samples + start + len(piece)
-                progress.update(done, f"{difficulty} {loaded.task.unit}")
+                progress.update(done, f"{loaded.task.unit}: {difficulty}")
             curves.append(lt.Curve.joined(parts))
     return curves
 

@@ -108,7 +108,7 @@ class Solution:
             "solved": self.solved,
             "steps": self.steps,
             "budget": self.budget,
-            "at_rest": self.at_rest,
+            "at_rest": None if self.answers_while_reading else self.at_rest,
             "change": finite(self.change),
             "confidence": finite(self.confidence),
             "seconds": round(self.seconds, 3),

@@ -290,7 +290,9 @@ def test_the_shipped_network_answers_a_story_that_somebody_types(monkeypatch: py
         "Where is Mary? [bathroom] Where is the milk? [hallway] Sandra went to the garden. Where is Sandra? [garden]"
     )
     batch = loaded.task.parse(asked)
-    assert solve(loaded, batch).solved
+    found = solve(loaded, batch)
+    assert found.solved
+    assert found.to_json()["at_rest"] is None  # there are no steps
 
 
 def test_eval_tells_the_share_of_wrong_words(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
