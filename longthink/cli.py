@@ -421,6 +421,7 @@ def _curves(
 
     import longthink as lt
     from longthink import solving
+    from longthink.tasks.base import without_repeats
     from longthink.training.report import Report
 
     device = next(loaded.model.parameters()).device
@@ -436,7 +437,8 @@ def _curves(
     curves: list[lt.Curve] = []
     with Report("problems", samples * len(difficulties), 0, quiet) as progress, bf16:
         for difficulty in difficulties:
-            batch = loaded.task.sample(_there_are(loaded.task, samples, difficulty), difficulty, seed, "test")
+            count = without_repeats(loaded.task, samples, difficulty, "test")
+            batch = loaded.task.sample(count, difficulty, seed, "test")
             parts = []
             for start in range(0, len(batch), chunk):
                 piece = batch[start : start + chunk]
@@ -445,13 +447,6 @@ def _curves(
                 progress.update(done, f"{loaded.task.unit}: {difficulty}")
             curves.append(lt.Curve.joined(parts))
     return curves
-
-
-def _there_are(task: lt.Task, samples: int, difficulty: int) -> int:
-    """So many, or all where a file has fewer: none is to count twice."""
-    from longthink.tasks.babi import Babi
-
-    return min(samples, task.stories(difficulty, "test")) if isinstance(task, Babi) else samples
 
 
 def _summary(curve: dict[str, Any]) -> list[str]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from longthink.errors import UserError, whole_numbers
 from longthink.inspect.command_line import Difficulty, Opened, Problem, Samples, Seed, Steps, called, command, listed
+
+if TYPE_CHECKING:
+    import longthink as lt
 
 
 @command()
@@ -115,8 +118,8 @@ def memory(
     """Where does a DNC write and read, and what does it free?"""
     loaded = opened.loaded
     from longthink.inspect import memory as asked
-    from longthink.loading import load
 
+    second = None if beside is None else _reads_the_same(opened, beside)
     batch = opened.posed(problem, difficulty, seed)
     tokens = getattr(loaded.task, "tokens", ())
     trace = asked.memory_trace(loaded.model, batch.inputs, steps, link_step, batch.targets, tokens)
@@ -134,18 +137,16 @@ def memory(
     ]
     table = ("time", "writes to cell", "reads from cell", "mode", "cells in use"), rows, opened.name
     document = {**trace.to_json(), "problem": loaded.task.text(batch, 0)}
-    if beside is None:
+    if second is None:
         opened.give(document, table, lambda: asked.draw(trace, opened.name, head))
         return
-    other = load(beside, asked.device_of(loaded.model))
-    if other.task != loaded.task:
-        raise UserError(f"{called(beside)} does not read the same problems as {opened.name}; choose a DNC that does.")
+    name, other = second
     theirs = asked.memory_trace(other.model, batch.inputs, steps, link_step, batch.targets, tokens)
     both = {
-        f"{asked.variant(one.model)} ({name})": found
-        for name, one, found in ((opened.name, loaded, trace), (called(beside), other, theirs))
+        f"{asked.variant(loaded.model)} ({opened.name})": trace,
+        f"{asked.variant(other.model)} ({name})": theirs,
     }
-    document["beside"] = {"weights": called(beside), **theirs.to_json()}
+    document["beside"] = {"weights": name, **theirs.to_json()}
     opened.give(document, table, lambda: asked.draw_links(both))
 
 
@@ -176,6 +177,16 @@ def representations(
         f"{opened.name}: g(f(s)) is right",
     )
     opened.give(document, table, lambda: asked.draw(found, (pairs, split), opened.name))
+
+
+def _reads_the_same(opened: Opened, weights: str) -> tuple[str, lt.Loaded]:
+    """The name of another network and the network itself; complains where its problems are others."""
+    from longthink.loading import load
+
+    name, other = called(weights), load(weights, next(opened.loaded.model.parameters()).device)
+    if other.task != opened.loaded.task:
+        raise UserError(f"{name} does not read the same problems as {opened.name}; choose a DNC that does.")
+    return name, other
 
 
 def _busiest(share: Any, most: int = 3) -> list[str]:

@@ -10,6 +10,7 @@ from longthink.studies.base import Exam, Row, Study, add, spread
 from longthink.tasks import Task
 from longthink.tasks.associative_recall import PUBLISHED_ITEMS
 from longthink.tasks.babi import Babi
+from longthink.tasks.base import without_repeats
 from longthink.tasks.key_value import PUBLISHED_PAIRS
 from longthink.tasks.repeat_copy import PUBLISHED_BLOCKS
 from longthink.think import ThinkingModule
@@ -87,7 +88,8 @@ class WordErrors(Once):
     def measure(self, model: ThinkingModule, task: Task, half: bool) -> dict[str, Any]:
         assert isinstance(task, Babi)
         assert isinstance(self.difficulty, int)
-        problems = task.sample(min(self.samples, task.stories(self.difficulty, "test")), self.difficulty, 0, "test")
+        count = without_repeats(task, self.samples, self.difficulty, "test")
+        problems = task.sample(count, self.difficulty, 0, "test")
         found = curve(model, task, problems, self.steps, chunk=self.chunk, half=half)
         assert found.wrong is not None
         assert found.parts is not None

@@ -21,8 +21,8 @@ from longthink.tasks.reading import blocks, data_places
 
 ADDRESS = "http://www.thespermwhale.com/jaseweston/babi/tasks_1-20_v1-2.tar.gz"
 COPY = "https://s3.amazonaws.com/text-datasets/babi_tasks_1-20_v1-2.tar.gz"
-# Size and checksum as Hugging Face's datasets noted them in 2021. Keras's copy, for when the official address is gone,
-# was packed anew: its files are the same, its bytes are not.
+# Size and checksum as Hugging Face's datasets noted them in 2021. Of Keras's copy, for when the official address is
+# gone, neither is known: its stories are checked when they are read.
 PUBLISHED = (
     Published(
         "tasks_1-20_v1-2.tar.gz",

@@ -136,6 +136,12 @@ class CountsParts(Protocol):
         """How many parts of each answer are wrong: [n]."""
 
 
+def without_repeats(task: Task, n: int, difficulty: int, split: Split) -> int:
+    """``n``, or as many as there are where problems come from a file of stories, so that none counts twice."""
+    stories = getattr(task, "stories", None)
+    return n if stories is None else min(n, stories(difficulty, split))
+
+
 def join(batches: Sequence[Batch]) -> Batch:
     """One batch of several whose samples have the same shapes; sequences are padded to the longest."""
     if len(batches) == 1:
