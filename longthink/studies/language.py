@@ -46,6 +46,7 @@ ABLATIONS = {
 
 
 LONGER = {kind: ROWS[kind] for kind in ("dense", "switch", "s_base", "sigma_moe-no_dropout")}
+LONGER["s_base-published"] = "S-BASE with the signs of the public code"
 LONGER["sigma_moe-balanced"] = "sigma-MoE, balanced with weight 0.01, no dropout of experts"
 LONGER["sigma_moe-standard_init-no_dropout"] = "sigma-MoE, standard initialisation, no dropout of experts"
 

@@ -180,7 +180,7 @@ def _expressions() -> None:
         "listops": {
             "NDR in a fifth of the updates": "listops-router-short",
             "NDR in a fifth of the updates, then the long-horizon loss": "listops-router-long",
-            "NDR in a fifth of the updates, then half as many again": "listops-router-more",
+            "NDR in a fifth of the updates, then 4/5 as many on deeper ones": "listops-router-more",
         },
     }
     for task, table, rows, steps in (("arithmetic", "5.3", arithmetic, 30), ("listops", "5.4", listops, 40)):
