@@ -146,10 +146,38 @@ def test_every_study_has_recipes_and_exams_that_fit(name: str) -> None:
                 assert task(recipe.task, **recipe.task_options).check(batch).all()
 
 
+def test_rows_that_another_study_keeps_are_the_same_there() -> None:
+    shared = [(study, row) for name in studies for study in [studies[name]] for row in study.rows if row.kept_by]
+    assert len(shared) >= 4
+    for study, row in shared:
+        keeper = studies[row.kept_by or ""]
+        assert row.recipe in {other.recipe for other in keeper.rows if other.kept_by is None}
+        theirs = {exam.name: exam for exam in keeper.exams}
+        for exam in study.exams:
+            assert replace(theirs[exam.name], skip=()) == replace(exam, skip=())
+            assert row.label not in exam.skip
+        assert study.learning_curves == keeper.learning_curves
+
+
+def test_a_row_that_another_study_keeps_is_run_once(tmp_path: Path) -> None:
+    options = TrainingOptions(folder=str(tmp_path / "runs"), accelerator="cpu", quiet=True, tensorboard=False)
+    other = replace(TOY, name="other", rows=(replace(TOY.rows[0], kept_by="toy", label="the same"),))
+    (file,) = run(other, [0], (), tmp_path / "results", options, SMALL)
+    assert file.parent == tmp_path / "results" / "toy"
+    written = file.stat().st_mtime_ns
+    assert run(TOY, [0], ("recall",), tmp_path / "results", options, SMALL) == [file]
+    assert file.stat().st_mtime_ns == written
+    assert "| the same | 50 ± 1.5 (10) |" in report(other, tmp_path / "results").read_text()
+    assert "| recall | 50 ± 1.5 (10) |" in report(TOY, tmp_path / "results").read_text()
+
+
 RESULTS = Path(__file__).parents[1] / "results"
 
 
 @pytest.mark.parametrize("table", sorted(RESULTS.glob("*.md")), ids=lambda path: path.stem)
 def test_committed_tables_follow_from_the_stored_results(table: Path, tmp_path: Path) -> None:
-    shutil.copytree(RESULTS / table.stem, tmp_path / table.stem)
-    assert report(studies[table.stem], tmp_path).read_text() == table.read_text()
+    study = studies[table.stem]
+    for folder in {study.folder(row, RESULTS) for row in study.rows}:
+        if folder.exists():
+            shutil.copytree(folder, tmp_path / folder.name)
+    assert report(study, tmp_path).read_text() == table.read_text()

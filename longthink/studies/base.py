@@ -107,6 +107,8 @@ class Row:
     """The steps of the published test, where they are not those of the training."""
     most: int | None = None
     """At most so many samples an exam, for rows that are expected to fail."""
+    kept_by: str | None = None
+    """The study whose results these are too, where another table has the same network."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,10 @@ class Study:
     """In a compact table, count the exams whose value is larger."""
     axis: str = ""
     """What the exams differ in, each by one number: one table an exam a line, and one picture of all of them."""
+
+    def folder(self, row: Row, results: Path) -> Path:
+        """Where a row's results lie."""
+        return results / (row.kept_by or self.name)
 
 
 studies: Registry[Study] = Registry("study")
@@ -201,10 +207,10 @@ def _share_cores(workers: int) -> None:
 
 def examine(study: Study, row: Row, seed: int, weights: Path | str, results: Path) -> Path:
     """Put one network to the study's exams that it has not had."""
-    path = results / study.name / f"{row.recipe}-seed{seed}.json"
+    path = study.folder(row, results) / f"{row.recipe}-seed{seed}.json"
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, task, card = load(weights, device)
-    about = {"study": study.name, "row": row.label, "seed": seed, "card": card}
+    about = {"study": row.kept_by or study.name, "row": row.label, "seed": seed, "card": card}
     if study.learning_curves:
         about["training"] = _history(Path(weights) / "metrics.jsonl")
     done: dict[str, Any] = read_json(path) if path.exists() else {**about, "exams": {}}

@@ -73,12 +73,17 @@ class Bits(Exam):
         return [spread([self.value(m) for m in measured], digits=4)]
 
 
-def _study(name: str, title: str, tables: str, rows: dict[str, str], epochs: int = 2) -> Study:
+def _study(
+    name: str, title: str, tables: str, rows: dict[str, str], epochs: int = 2, kept_by: str | None = None
+) -> Study:
+    """``kept_by``: the study whose rows need not be run again for this one."""
     return Study(
         name=name,
         title=title,
         source=f"{tables}, for other texts and far more updates: nothing in them compares with this",
-        rows=tuple(Row(label, f"text-{kind}") for kind, label in rows.items()),
+        rows=tuple(
+            Row(label, f"text-{kind}", kept_by=kept_by if kind in ROWS else None) for kind, label in rows.items()
+        ),
         exams=(Bits("test", 512, 4_000, 12), Bits("valid", 512, 2_000, 12, split="valid")),
         measure="Bits per byte of a text that no network was trained on, with four times the memory of training.",
         remarks=(
@@ -93,5 +98,11 @@ def _study(name: str, title: str, tables: str, rows: dict[str, str], epochs: int
 add(_study("language", "Language models of 41M parameters on the sources of Python", "Tables 7.1-7.3", ROWS))
 add(_study("language_longer", "The kinds of layers that 1,000 updates do not tell apart", "Tables 7.1-7.3", LONGER, 6))
 add(
-    _study("language_ablations", "What makes sigma-MoE work, on the sources of Python", "Tables 7.4 and F.4", ABLATIONS)
+    _study(
+        "language_ablations",
+        "What makes sigma-MoE work, on the sources of Python",
+        "Tables 7.4 and F.4",
+        ABLATIONS,
+        kept_by="language",
+    )
 )

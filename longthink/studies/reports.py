@@ -20,7 +20,7 @@ def collect(study: Study, results: Path) -> dict[str, list[dict[str, Any]]]:
     """What has been measured: row label -> one document a seed."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in study.rows:
-        files = sorted((results / study.name).glob(f"{row.recipe}-seed*.json"))
+        files = sorted(study.folder(row, results).glob(f"{row.recipe}-seed*.json"))
         if files:
             found[row.label] = [read_json(path) for path in files]
     return found

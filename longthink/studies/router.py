@@ -112,13 +112,19 @@ def _ablations(backward: bool) -> None:
         ("geometric", "universal"): ((0.72, 0.35), (0.44, 0.19)),
     }
 
-    def row(label: str, recipe: str, longer: tuple[float, float], easy: tuple[float, float] | None = None) -> Row:
+    def row(
+        label: str,
+        recipe: str,
+        longer: tuple[float, float],
+        easy: tuple[float, float] | None = None,
+        kept_by: str | None = None,
+    ) -> Row:
         published: dict[str, tuple[float, float | None, int | None]] = {
             exams[1]: (100 * longer[0], 100 * longer[1], None)
         }
         if easy is not None:
             published[exams[0]] = (100 * easy[0], 100 * easy[1], None)
-        return Row(label, f"{prefix}-{recipe}", published)
+        return Row(label, f"{prefix}-{recipe}", published, kept_by=kept_by)
 
     depth_rows = [
         row(
@@ -126,6 +132,7 @@ def _ablations(backward: bool) -> None:
             "router" if n == 14 else f"router-{n}",
             longer=found[backward][1],
             easy=found[backward][0],
+            kept_by=prefix.replace("-", "_") if n == 14 else None,  # the router of Table 5.1
         )
         for n, found in layers.items()
     ]
