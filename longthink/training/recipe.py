@@ -31,7 +31,8 @@ class Recipe:
     model: str = "deepthinking"
     model_options: dict[str, Any] = field(default_factory=dict)
     weights: str | None = None
-    """Shipped weights or a run's folder to start from; None for random ones."""
+    """What to start from: a recipe, whose run with the same seed must have ended, shipped weights or a run's folder;
+    None for random weights."""
     note: str = ""
     """Where the numbers come from, and what was decided where sources differ."""
 

@@ -33,7 +33,7 @@ from longthink.training.data import TrainingData, derived_seed, prepare
 from longthink.training.files import read_tensors, write_json
 from longthink.training.graphs import GraphedObjective
 from longthink.training.losses import Objective, Past, draw_plan, outputs_that_count
-from longthink.training.recipe import Recipe
+from longthink.training.recipe import Recipe, recipes
 from longthink.training.report import Report
 from longthink.training.schedule import make_optimizer, set_rate
 from longthink.training.validation import in_words, validation
@@ -109,10 +109,20 @@ def _beginning(recipe: Recipe, seed: int, run: RunFolder) -> tuple[Task, Thinkin
     """The task, and the network with the weights that training starts from."""
     problem, model = rebuild(recipe, seed, beside=run.path)
     if recipe.weights is not None and not run.last.exists():  # a run that goes on has its own
-        reason = misfit(model, load(recipe.weights).model.state_dict())
+        reason = misfit(model, load(_source(recipe.weights, seed, run)).model.state_dict())
         if reason:
             raise UserError(f"The weights {recipe.weights} are of another network than this one: {reason}")
     return problem, model
+
+
+def _source(weights: str, seed: int, run: RunFolder) -> str:
+    """Of a recipe, its run with the same seed; shipped weights and folders are what they are called."""
+    if weights not in recipes:
+        return weights
+    before = RunFolder(run.path.parent, recipes[weights], seed)
+    if not before.finished():
+        raise UserError(f"{run.recipe.name} goes on where {weights} ended: longthink train {weights} --seed {seed}")
+    return str(before.path)
 
 
 def _on_gpu(options: TrainingOptions) -> bool:

@@ -305,6 +305,19 @@ def test_training_may_start_from_weights(tmp_path: Path) -> None:
             train(wider, 0, options(tmp_path))
 
 
+def test_a_recipe_may_go_on_where_another_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("longthink.training.train.recipes", {TOY.name: TOY})
+    after = replace(TOY, name="after", weights=TOY.name, learning_rate=1e-30, weight_decay=0.0, average=None)
+    with pytest.raises(UserError, match=f"after goes on where {TOY.name} ended: longthink train {TOY.name} --seed 1"):
+        train(after, 1, options(tmp_path))
+    assert not list(tmp_path.glob("**/*.safetensors"))
+    for seed in (0, 1):  # that of the same seed is taken
+        first = read_tensors(train(TOY, seed, options(tmp_path)) / "best.safetensors")[0]
+        ours = read_tensors(train(after, seed, options(tmp_path)) / "best.safetensors")[0]
+        for name, tensor in first.items():
+            torch.testing.assert_close(ours[name], tensor, rtol=0, atol=1e-12)
+
+
 def test_a_run_goes_on_without_the_weights_it_started_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = train(TOY, 0, options(tmp_path))
     recipe = replace(TOY, weights=str(first))
