@@ -122,6 +122,21 @@ def test_a_study_from_training_to_table(tmp_path: Path) -> None:
     assert text.count("| prefix_sums-dt_recall-alpha1") == 2  # how it was made, a line a run
 
 
+def test_rows_that_differ_in_two_options_are_a_grid(tmp_path: Path) -> None:
+    options = TrainingOptions(folder=str(tmp_path / "runs"), accelerator="cpu", quiet=True, tensorboard=False)
+    rows = tuple(replace(row, place=(4, i)) for i, row in enumerate(TOY.rows))
+    exams = (replace(TOY.exams[0], steps=30),)
+    grid = replace(TOY, rows=rows, exams=exams, grid=("functions", "symbols"))
+    files = run(grid, [0, 1], ("recall",), tmp_path, options, SMALL)
+    steps = recipes[rows[0].recipe].steps
+    found = [read_json(file)["exams"]["8 bits"] for file in files]
+    values = [100 * one["accuracy"][one["steps"].index(steps)] for one in found]
+    text = report(grid, tmp_path).read_text()
+    assert "functions down, symbols across | 0 | 1 | 2 |" in text
+    assert re.search(rf"^\| 4 \| {sum(values) / 2:.2f} ± [0-9.]+ \({steps}\) \| not run \| not run \|$", text, re.M)
+    assert (tmp_path / "toy.png").stat().st_size > 5_000
+
+
 def test_unknown_rows_and_empty_results_get_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no row 'recal'"):
         run(TOY, [0], ("recal",), tmp_path)

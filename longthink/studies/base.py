@@ -109,6 +109,8 @@ class Row:
     """At most so many samples an exam, for rows that are expected to fail."""
     kept_by: str | None = None
     """The study whose results these are too, where another table has the same network."""
+    place: tuple[int, int] | None = None
+    """Where it is in the study's grid."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,8 @@ class Study:
     """One table, an exam a line and a model a column, with the mean of all, for many exams of one kind."""
     failed_above: float | None = None
     """In a compact table, count the exams whose value is larger."""
+    grid: tuple[str, str] | None = None
+    """The two options that the rows differ in: a table and a map of colours an exam."""
     axis: str = ""
     """What the exams differ in, each by one number: one table an exam a line, and one picture of all of them."""
 

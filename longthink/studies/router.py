@@ -246,13 +246,19 @@ def _heat_map() -> None:
             title="CTL++ variant S, NDR, by what its two groups share",
             source="Figure 6.4, a heat map without figures: 100% needs 16 shared functions and 6 overlapping symbols",
             rows=tuple(
-                Row(f"{shared} functions, {overlapping} symbols", f"ctlpp-S-router-{shared}-{overlapping}")
+                Row(
+                    f"{shared} functions, {overlapping} symbols",
+                    f"ctlpp-S-router-{shared}-{overlapping}",
+                    steps=_TESTED["ctlpp-A-router"],
+                    place=(shared, overlapping),
+                )
                 for shared, overlapping in S_GRID
             ),
             exams=(
                 Exam("seen pairs", depths, 1_000, 16, chunk=1_000, split="valid"),
                 Exam("unseen pairs", depths, 1_000, 16, chunk=1_000),
             ),
+            grid=("shared functions", "overlapping symbols"),
         )
     )
 
