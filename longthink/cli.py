@@ -229,6 +229,9 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Which problems.")] = 0,
     read_every: Annotated[int, typer.Option(help="Read the answer every so many steps.")] = 1,
     chunk: Annotated[int | None, typer.Option(help="Problems at once; fits the device if left out.")] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="A,B,..: how far a language model looks back, beside what it does by itself.")
+    ] = None,
     device: Device = "cpu",
     precision: Annotated[str, typer.Option(help="32 or bf16.")] = "32",
     as_json: Json = False,
@@ -255,8 +258,10 @@ def evaluate(
                 "A language model reads the first --samples blocks of its test text; leave out --difficulty, --steps, "
                 "--seed, --read-every, --chunk and --plot."
             )
-        _bits(loaded, weights, samples, precision, as_json, out)
+        _bits(loaded, weights, samples, memory, precision, as_json, out)
         return
+    if memory is not None:
+        raise UserError(f"Only language models look back at a memory; leave out --memory for {weights}.")
     chosen = recipe.difficulty if difficulty is None else whole_numbers("difficulty", difficulty)
     if steps is None:
         steps = min(5 * recipe.steps, getattr(loaded.model, "max_steps", None) or 5 * recipe.steps)
@@ -382,27 +387,48 @@ def show_list(
     print_table(list(rows[0]), texts)
 
 
-def _bits(loaded: lt.Loaded, name: str, blocks: int, precision: str, as_json: bool, out: Path | None) -> None:
-    """What a language model is measured in, over the first blocks of its test text."""
+def _bits(
+    loaded: lt.Loaded, name: str, blocks: int, memory: str | None, precision: str, as_json: bool, out: Path | None
+) -> None:
+    """What a language model is measured in, over the first blocks of its test text, by how far it looks back."""
+    from longthink.models.language import Language
     from longthink.perplexity import measure_weights
     from longthink.terminal import print_table
     from longthink.training.files import write_json
 
-    found = measure_weights(loaded, blocks=blocks, half=precision == "bf16")
-    document = {"weights": name, "task": loaded.task.name, "precision": precision, **found.to_json()}
+    options: dict[str, Any] = {"blocks": blocks, "half": precision == "bf16"}
+    wanted = () if memory is None else whole_numbers("memory", memory)
+    at_least(0, memory=min(wanted, default=0))
+    assert isinstance(loaded.model, Language)
+    lengths = sorted({*wanted, loaded.model.evaluation_memory})
+    found = {length: measure_weights(loaded, memory=length, **options) for length in lengths}
+    document = {
+        "weights": name,
+        "task": loaded.task.name,
+        "precision": precision,
+        "trained": {"memory": loaded.model.memory},
+        "memories": [{"memory": length, **one.to_json()} for length, one in found.items()],
+    }
     if out is not None:
         write_json(out, document)
     if as_json:
         print(json.dumps(document))
         return
-    columns = ("bits per byte", "bits per token", "perplexity", "tokens")
-    cells = [
-        f"{found.bits_per_byte:.4f}",
-        f"{found.bits_per_token:.4f}",
-        f"{found.perplexity:.2f}",
-        f"{found.tokens:,}",
+    columns = ("memory", "bits per byte", "bits per token", "perplexity", "tokens")
+    rows = [
+        [
+            str(length),
+            f"{one.bits_per_byte:.4f}",
+            f"{one.bits_per_token:.4f}",
+            f"{one.perplexity:.2f}",
+            f"{one.tokens:,}",
+        ]
+        for length, one in found.items()
     ]
-    print_table(columns, [cells], f"{name}: the first {blocks} blocks of its test text")
+    there = loaded.task.stream("test", 1, max(loaded.recipe.difficulty), whole=True).blocks  # type: ignore[attr-defined]
+    which = f"all {there}" if blocks >= there else f"the first {blocks}"
+    title = f"{name}: {which} blocks of its test text, by how far it looks back"
+    print_table(columns, rows, f"{title} (training: {loaded.model.memory})")
 
 
 def _curves(

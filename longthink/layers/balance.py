@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from longthink.layers.pooled import log_sum, pooled
 from longthink.layers.selection import Chosen
 from longthink.registry import Registry
 
@@ -18,11 +18,9 @@ balances: Registry[Callable[[Chosen], Tensor]] = Registry("balancing loss")
 def entropy(chosen: Chosen) -> Tensor:
     """Negative entropy of the mean softmax over all tokens (Eq. 7.19 and 7.20): -log(experts) at best."""
     each = chosen.logits.flatten(0, -2).log_softmax(-1)
-    if chosen.there is None:
-        log_p = each.logsumexp(0) - math.log(max(1, len(each)))
-    else:
-        there = chosen.there.flatten()
-        log_p = each.masked_fill(~there[:, None], -torch.inf).logsumexp(0) - there.sum().log()
+    if chosen.there is not None:
+        each = each.masked_fill(~chosen.there.flatten()[:, None], -torch.inf)
+    log_p = log_sum(each, chosen.training) - _number(chosen).clamp_min(1).log()
     return (log_p.exp() * log_p).sum()
 
 
@@ -31,9 +29,10 @@ def switch(chosen: Chosen) -> Tensor:
     """N_E f . p, with f the tokens an expert gets and p its mean score (Eq. 7.14-7.16): k at best for a softmax."""
     experts = chosen.scores.shape[-1]
     counted = _counted(chosen)
-    p = (chosen.scores * counted[..., None]).flatten(0, -2).sum(0) / counted.sum()
-    f = (usage(chosen) * counted.sum(1, keepdim=True)).sum(0) / counted.sum()
-    return experts * f.to(p.dtype) @ p
+    number = _number(chosen)
+    p = pooled((chosen.scores * counted[..., None]).flatten(0, -2).sum(0), chosen.training) / number
+    f = pooled((usage(chosen) * counted.sum(1, keepdim=True)).sum(0), chosen.training) / number
+    return experts * f @ p
 
 
 @balances.add("variation")
@@ -45,7 +44,8 @@ def variation(chosen: Chosen) -> Tensor:
     """
     experts = chosen.scores.shape[-1]
     gates = chosen.gates if chosen.there is None else chosen.gates * chosen.there[..., None]
-    total = gates.new_zeros(experts).index_put((chosen.experts.flatten(),), gates.flatten(), accumulate=True)
+    own = gates.new_zeros(experts).index_put((chosen.experts.flatten(),), gates.flatten(), accumulate=True)
+    total = pooled(own, chosen.training)
     return total.var(correction=0) / total.mean().square().clamp_min(torch.finfo(total.dtype).tiny)
 
 
@@ -55,10 +55,18 @@ def usage(chosen: Chosen) -> Tensor:
     weight = _counted(chosen)
     routes = chosen.experts.reshape(batch, -1)
     each = weight[..., None].expand(chosen.experts.shape).reshape(batch, -1)
-    counts = torch.zeros(batch, experts, device=routes.device).scatter_add(1, routes, each)
+    counts = each.new_zeros(batch, experts).scatter_add(1, routes, each)
     return counts / weight.sum(1, keepdim=True).clamp_min(1)
+
+
+def _number(chosen: Chosen) -> Tensor:
+    """Of tokens, on all devices."""
+    scores, there = chosen.scores, chosen.there
+    own = scores.new_full((), scores[..., 0].numel()) if there is None else there.sum().to(scores.dtype)
+    return pooled(own, chosen.training)
 
 
 def _counted(chosen: Chosen) -> Tensor:
     """1 for each token and 0 for padding: [batch, n]."""
-    return torch.ones_like(chosen.experts[..., 0], dtype=torch.float) if chosen.there is None else chosen.there.float()
+    kind = chosen.scores.dtype
+    return torch.ones_like(chosen.experts[..., 0], dtype=kind) if chosen.there is None else chosen.there.to(kind)

@@ -51,6 +51,8 @@ class Experts(FeedForward):
             raise unknown("initialisation of experts", initialisation, INITIALISATIONS)
         if layers < 1:
             raise UserError(f"The number of layers must be 1 or more, not {layers}.")
+        if not isinstance(balance_weight, int | float) or not math.isfinite(balance_weight):
+            raise UserError(f"The weight of the balancing loss must be a number, not {balance_weight!r}.")
         size = hidden // experts
         self.selection, self.activation, self.dropout = selection, activation, dropout
         self.balance = None if balance is None else balances[balance]

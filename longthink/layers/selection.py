@@ -14,9 +14,15 @@ from torch.nn import functional as F
 
 from longthink.errors import UserError
 from longthink.layers.dropout import keep_mask
+from longthink.layers.pooled import log_sum, pooled
 from longthink.registry import Registry
 
 selections: Registry[type[Selection]] = Registry("selection of experts")
+
+
+def is_whole(number: object) -> bool:
+    """True and False are whole numbers for Python alone."""
+    return isinstance(number, int) and not isinstance(number, bool)
 
 
 class Chosen(NamedTuple):
@@ -27,6 +33,7 @@ class Chosen(NamedTuple):
     logits: Tensor  # [batch, n, experts]: W3 x
     scores: Tensor  # [batch, n, experts]: sel(x), as if no expert were dropped
     there: Tensor | None = None  # [batch, n]: False at padding, which is not counted; None where there is none
+    training: bool = False  # then other devices may have the rest of the batch
 
 
 class Selection(nn.Module):
@@ -39,9 +46,9 @@ class Selection(nn.Module):
         super().__init__()
         if width < 1:
             raise UserError(f"A mixture needs a width of 1 or more, not {width}.")
-        if not isinstance(experts, int) or experts < 1:
+        if not is_whole(experts) or experts < 1:
             raise UserError(f"A mixture needs 1 expert or more, not {experts}.")
-        if not isinstance(k, int) or not 1 <= k <= experts:
+        if not is_whole(k) or not 1 <= k <= experts:
             raise UserError(f"Each token goes to between 1 and all {experts} experts, not {k}.")
         if not 0 <= expert_dropout < 1:
             raise UserError(f"Expert dropout is a probability below 1, not {expert_dropout}.")
@@ -68,7 +75,7 @@ class Selection(nn.Module):
         ranking = self.ranking(seen.detach(), scores.detach(), there)
         experts = ranking.masked_fill(~kept, -torch.inf).topk(self.k, dim=-1).indices
         gates = self.gates(seen, scores, experts, kept[experts], there)
-        return Chosen(experts, gates, logits, scores, there)
+        return Chosen(experts, gates, logits, scores, there, self.training)
 
     def noisy(self, x: Tensor, logits: Tensor) -> Tensor:
         return logits
@@ -144,9 +151,9 @@ class Noisy(SoftmaxAfter):
 class Switch(Softmax):
     """Switch Transformer: softmax, then usually top-1, and optionally a hard limit on an expert's tokens.
 
-    With ``capacity`` mu an expert takes at most mu k tokens / experts of them (one at least): those that like it best
-    come first, in their order in the batch; the others get nothing from it. This makes a token's output depend on the
-    rest of the batch, at test time too.
+    With ``capacity`` mu an expert takes, while training, at most mu k tokens / experts of them (one at least): those
+    that like it best come first, in their order in the batch; the others get nothing from it. A token's output then
+    depends on the rest of the batch, in a text on what comes later; so there is no limit in evaluation.
     """
 
     def __init__(
@@ -159,7 +166,7 @@ class Switch(Softmax):
 
     def gates(self, logits: Tensor, scores: Tensor, experts: Tensor, kept: Tensor, there: Tensor | None) -> Tensor:
         chosen = super().gates(logits, scores, experts, kept, there)
-        if self.capacity is None:
+        if self.capacity is None or not self.training:
             return chosen
         # Padding waits in a queue of its own.
         waiting = experts if there is None else torch.where(there[..., None], experts, self.experts)
@@ -195,23 +202,24 @@ class Sinkhorn(Selection):
         if self.published:
             return _published_assignment(logits, self.rounds)
         counted = None if there is None else there.flatten()
-        return balanced_assignment(logits.flatten(0, -2), self.rounds, counted).view(logits.shape)
+        return balanced_assignment(logits.flatten(0, -2), self.rounds, counted, self.training).view(logits.shape)
 
 
-def balanced_assignment(logits: Tensor, rounds: int, there: Tensor | None = None) -> Tensor:
+def balanced_assignment(logits: Tensor, rounds: int, there: Tensor | None = None, training: bool = False) -> Tensor:
     """Log of a matrix [tokens, experts] near exp(logits) whose columns sum to tokens / experts and rows, nearly, to 1.
 
     It approximates Eq. 7.18: rows and columns of exp(logits) are scaled in turn, in log space, columns last. Columns
-    are summed over those tokens that are ``there`` [tokens].
+    are summed over those tokens that are ``there`` [tokens], in ``training`` on all devices.
     """
     tokens, experts = logits.shape
-    log_share = math.log(tokens / experts) if there is None else (there.sum() / experts).log()
+    number = logits.new_full((), tokens) if there is None else there.sum().to(logits.dtype)
+    log_share = (pooled(number, training) / experts).log()
     of_expert = logits.new_zeros(experts)
     for _ in range(rounds):
         of_token = -(logits + of_expert).logsumexp(1, keepdim=True)
         rows = logits + of_token
         counted = rows if there is None else rows.masked_fill(~there[:, None], -torch.inf)
-        of_expert = log_share - counted.logsumexp(0)
+        of_expert = log_share - log_sum(counted, training)
     return logits + of_token + of_expert
 
 

@@ -243,11 +243,12 @@ def examine(study: Study, row: Row, seed: int, weights: Path | str, results: Pat
 
 
 def _history(metrics: Path, points: int = 200) -> dict[str, list[float]]:
-    """The losses of a training, averaged over spans of updates so that some hundred points remain."""
+    """The losses of a training, without what models ask for on their own, averaged over spans of updates so that some
+    hundred points remain."""
     if not metrics.exists():  # stopped before the first of them
         return {"update": [], "loss": []}
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-    losses = [(line["update"], line["loss"]) for line in lines if "loss" in line]
+    losses = [(line["update"], line["loss"] - line.get("penalty", 0.0)) for line in lines if "loss" in line]
     size = max(1, -(-len(losses) // points))
     spans = [losses[i : i + size] for i in range(0, len(losses), size)]
     return {

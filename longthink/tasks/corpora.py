@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from longthink.errors import UserError
 from longthink.tasks.base import SPLITS, Split
@@ -39,6 +39,8 @@ WIKITEXT103 = Published(
     checksum="md5:9ddaacaf6af0710eda8c456decff7832",
 )
 _SKIPPED = {"site-packages", "dist-packages", "__pycache__"}
+_TESTS = ("test",)
+"""Python's own, more than half of its sources, which many distributions leave out."""
 
 
 class Piece(NamedTuple):
@@ -54,6 +56,14 @@ class Corpus(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def version(self) -> str:
+        """Which of the texts that have this name; empty where there is one."""
+
+    @property
+    def verbatim(self) -> bool:
+        """Every space counts."""
+
     def identity(self) -> str:
         """Changes when the texts do."""
 
@@ -63,7 +73,8 @@ class Corpus(Protocol):
 def corpus(name: str, folder: Path) -> Corpus:
     """By name, or the file or folder of that path; what must be downloaded is kept in ``folder``."""
     if name == "python":
-        return Folder("python", Path(sysconfig.get_paths()["stdlib"]), "*.py", f"Python {platform.python_version()}")
+        version = f"Python {platform.python_version()}"
+        return Folder("python", Path(sysconfig.get_paths()["stdlib"]), "*.py", version, _TESTS)
     if name == "enwik8":
         return Enwik8(folder)
     if name == "wikitext103":
@@ -84,13 +95,16 @@ class Folder:
     root: Path
     pattern: str
     version: str
+    without: tuple[str, ...] = ()
+    """Folders directly below the root that are left out."""
+    verbatim: ClassVar[bool] = True
 
     def identity(self) -> str:
-        listing = [file[1:] for file in _listing(self.root, self.pattern)]
+        listing = [file[1:] for file in _listing(self.root, self.pattern, self.without)]
         return hashlib.sha256(repr((self.version, listing)).encode()).hexdigest()
 
     def pieces(self, split: Split) -> Iterator[Piece]:
-        for path, name, *_ in _listing(self.root, self.pattern):
+        for path, name, *_ in _listing(self.root, self.pattern, self.without):
             if split_of(name) != split:
                 continue
             try:
@@ -102,12 +116,13 @@ class Folder:
 
 
 @lru_cache(maxsize=8)
-def _listing(root: Path, pattern: str) -> tuple[tuple[Path, str, int, int], ...]:
+def _listing(root: Path, pattern: str, without: tuple[str, ...]) -> tuple[tuple[Path, str, int, int], ...]:
     """Files with their paths below the folder, sizes and times of change; looked up once a process."""
     found = []
     for path in root.rglob(pattern):
         name = path.relative_to(root)
-        if path.is_file() and not _SKIPPED & set(name.parts) and not any(p.startswith(".") for p in name.parts):
+        skipped = name.parts[0] in without or _SKIPPED & set(name.parts)
+        if path.is_file() and not skipped and not any(p.startswith(".") for p in name.parts):
             found.append((path, name.as_posix(), path.stat().st_size, path.stat().st_mtime_ns))
     # In the order of their hashes, so that each stream reads files of all kinds.
     return tuple(sorted(found, key=lambda file: _digest(file[1])))
@@ -133,6 +148,8 @@ class OneFile:
     """A text file, plain or .zst, cut where a line ends beyond 90% and 95% of it."""
 
     path: Path
+    version: ClassVar[str] = ""
+    verbatim: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -170,6 +187,8 @@ class Enwik8:
 
     folder: Path
     name: str = "enwik8"
+    version: ClassVar[str] = ""
+    verbatim: ClassVar[bool] = True
 
     def identity(self) -> str:
         return ENWIK8_SHA1
@@ -197,6 +216,8 @@ class WikiText103:
 
     folder: Path
     name: str = "wikitext103"
+    version: ClassVar[str] = ""
+    verbatim: ClassVar[bool] = False  # words with a space before each; the published tokens do not have these
 
     def identity(self) -> str:
         return str(WIKITEXT103.checksum)

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -218,13 +218,26 @@ class Text:
             return Bytes()
         path = self._model_file()
         if self.tokeniser == "sentencepiece" and not path.exists():
-            train_sentencepiece((piece.text for piece in self._corpus().pieces("train")), self.pieces, path)
+            source = self._corpus()
+            pieces = (piece.text for piece in source.pieces("train"))
+            train_sentencepiece(pieces, self.pieces, path, source.verbatim)
         if not path.is_file():
             raise UserError(f"There is no tokeniser {self.tokeniser!r}; choose bytes, sentencepiece or a model's file.")
         code = load_sentencepiece(str(path), path.stat().st_mtime_ns)
         if code.vocabulary != self.pieces:
             raise UserError(f"{path} has {code.vocabulary} pieces, not {self.pieces}; set pieces to that.")
         return code
+
+    def origin(self) -> dict[str, Any]:
+        """Which text this is: where two say the same of a split, it has the same tokens."""
+        found: dict[str, Any] = {"corpus": self.corpus, "version": self._corpus().version}
+        for split in SPLITS:
+            try:
+                about = self.tokens(split)[1]
+            except UserError:  # a short text may have nothing to test on, which is no matter until one tests
+                continue
+            found[split] = {"bytes": about.bytes, "crc32": f"{about.checksum:08x}"}
+        return found
 
     def learned(self) -> dict[str, Path]:
         """Files that belong to weights, by the option that names them: the same numbers must stay the same subwords."""

@@ -49,8 +49,8 @@ class Bytes:
 class SentencePiece:
     """Subwords of a SentencePiece model. Lines are encoded one by one, and newline is a token of its own.
 
-    Characters that the model does not know become its unknown token, and spaces at the end of a line are lost: this is
-    SentencePiece's own normalisation, as in the published runs.
+    Characters that the model does not know become its unknown token; all others come back as they were, where the model
+    was learned ``verbatim``.
     """
 
     def __init__(self, model: bytes) -> None:
@@ -62,7 +62,7 @@ class SentencePiece:
         try:
             self._processor.LoadFromSerializedProto(model)
         except RuntimeError as error:
-            raise UserError(f"This is not a SentencePiece model ({error}); train it again.") from None
+            raise UserError(f"This is not a SentencePiece model ({_reason(error)}); train it again.") from None
         self.vocabulary = int(self._processor.GetPieceSize())
         self.unknown = int(self._processor.unk_id())
         self._newline = int(self._processor.PieceToId("\n"))
@@ -90,14 +90,20 @@ class SentencePiece:
         return f"holds what the vocabulary does not know: {' '.join(strange[:10])}" if strange else None
 
 
-def train_sentencepiece(text: Iterator[bytes], pieces: int, path: Path) -> None:
-    """Byte-pair encoding with digits apart, as in the published runs, written to ``path``."""
+def train_sentencepiece(text: Iterator[bytes], pieces: int, path: Path, verbatim: bool = True) -> None:
+    """Byte-pair encoding with digits apart, as in the published runs, written to ``path``.
+
+    Those had SentencePiece's usual normalisation, which makes one space of many and other characters of some, and loses
+    indentation; ``verbatim`` there is none.
+    """
     try:
         import sentencepiece
     except ImportError:
         raise UserError("Subword tokens need sentencepiece; install longthink[text].") from None
     lines = (line for piece in text for line in piece.decode(errors="replace").split("\n") if line.strip())
     model = io.BytesIO()
+    as_it_is: dict[str, Any] = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+    as_it_is |= {"allow_whitespace_only_pieces": True}  # indentation
     try:
         sentencepiece.SentencePieceTrainer.Train(
             sentence_iterator=lines,
@@ -105,17 +111,24 @@ def train_sentencepiece(text: Iterator[bytes], pieces: int, path: Path) -> None:
             vocab_size=pieces,
             model_type="bpe",
             split_digits=True,
-            user_defined_symbols=["\n"],
+            user_defined_symbols=["\n", "\t"] if verbatim else ["\n"],  # it learns no pieces with tabs
             pad_id=BOUNDARY,
             unk_id=1,
             bos_id=-1,
             eos_id=-1,
             minloglevel=2,
+            **(as_it_is if verbatim else {}),
         )
     except (RuntimeError, OSError) as error:
-        reason = str(error).splitlines()[-1].rpartition(") ")[2].strip().rstrip(".")
-        raise UserError(f"No {pieces} pieces could be learned from this corpus ({reason}); set pieces.") from None
+        raise UserError(
+            f"No {pieces} pieces could be learned from this corpus ({_reason(error)}); set pieces."
+        ) from None
     replace_file(path, lambda part: part.write_bytes(model.getvalue()))
+
+
+def _reason(error: Exception) -> str:
+    """Without the places in SentencePiece's sources and its tests that come before it."""
+    return str(error).splitlines()[-1].rpartition("] ")[2].strip().rstrip(".")
 
 
 @lru_cache(maxsize=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,12 @@ def prepare(task: Task) -> None:
     if stream is not None:
         for split in ("train", "valid"):
             stream(split, 1, 1)
+
+
+def origin(task: Task) -> dict[str, Any] | None:
+    """Which data this is, of a task that has any which may change."""
+    found = getattr(task, "origin", None)
+    return None if found is None else found()
 
 
 class TrainingData:

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 
 from longthink.tasks.base import Batch
 from longthink.think import Context, State, detach, tensors, think
-from longthink.training.losses import Objective, Past, Plan, mixture
+from longthink.training.losses import Objective, Past, Plan
 
 
 @dataclass
@@ -28,6 +28,7 @@ class _Piece:
 
     graph: torch.cuda.CUDAGraph
     losses: dict[str, Tensor]
+    penalties: dict[str, Tensor]
     gradients: list[Tensor | None]
 
 
@@ -94,9 +95,10 @@ class GraphedObjective:
                 stage.steps.one.replay()
             found.append((plan.alpha, self._replay(stage, "first" if plan.n == 0 else "later", plan.k)))
         losses = {name: value for _, piece in found for name, value in piece.losses.items()}
+        penalties = {name: value for _, piece in found for name, value in piece.penalties.items()}
         self._leave_gradients(found)
         memory = {} if stage.past is None else {"memory": stage.past.memory}
-        return {**losses, **memory, "loss": mixture(plan.alpha, losses)}
+        return {**losses, **memory, **self.objective.mixed(plan, losses, penalties)}
 
     def _leave_gradients(self, found: list[tuple[float, _Piece]]) -> None:
         """Weighted sums; a piece that is alone has weight 1 and is taken as it is."""
@@ -121,11 +123,12 @@ class GraphedObjective:
         return piece
 
     def _capture(self, stage: _Stage, kind: str, steps: int) -> _Piece:
+        name = "full" if kind == "full" else "progressive"
         before = stage.steps
         kept = [] if before is None else [t.clone() for t in tensors(before.state)]
         remembered = [] if stage.past is None else [t.clone() for t in tensors(stage.past.memory)]
 
-        def run() -> dict[str, Tensor]:
+        def run() -> tuple[Tensor, Tensor]:
             for weight in self.parameters:
                 weight.grad = None
             with self._autocast():
@@ -136,23 +139,23 @@ class GraphedObjective:
                     state = detach(before.state)
                 else:
                     state = self.thinker.start(context)
-                loss, final = self.objective.term(stage.batch, state, context, steps)
-            loss.backward()
+                term = self.objective.term(stage.batch, state, context, steps)
+            term.loss.backward()
             if stage.past is not None:
-                _fill(stage.past.memory, self.objective.model.remember(final, context))  # type: ignore[operator]
+                _fill(stage.past.memory, self.objective.model.remember(term.state, context))  # type: ignore[operator]
             if kind == "full" and before is not None:  # the progressive term may start here
-                _fill(before.state, final)
-            return {"full" if kind == "full" else "progressive": loss.detach()}
+                _fill(before.state, term.state)
+            return term.loss.detach(), term.penalty
 
         warm_up(run)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pools["full" if kind == "full" else "progressive"]):
-            losses = run()
+        with torch.cuda.graph(graph, pool=self.pools[name]):
+            loss, penalty = run()
         if before is not None:
             _fill(before.state, kept)
         if stage.past is not None:
             _fill(stage.past.memory, remembered)
-        return _Piece(graph, losses, [weight.grad for weight in self.parameters])
+        return _Piece(graph, {name: loss}, {name: penalty}, [weight.grad for weight in self.parameters])
 
     def _stage(self, batch: Batch, past: Past | None) -> _Stage:
         shapes = tuple(part.shape for part in _parts(batch))

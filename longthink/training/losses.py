@@ -54,6 +54,16 @@ class Past(NamedTuple):
     memory: Any
 
 
+class Term(NamedTuple):
+    """A loss of the mixture."""
+
+    loss: Tensor
+    penalty: Tensor
+    """The part of the loss that is not about the answer, but asked for by the model itself: zero for most."""
+    state: State
+    """After its last step."""
+
+
 class Objective(nn.Module):
     """Training's view of a model: its forward is the thinking and the loss, so that DDP sees all of it.
 
@@ -64,17 +74,20 @@ class Objective(nn.Module):
         super().__init__()
         self.model = model
         self.thinker: Thinker = model if thinker is None else thinker
+        self.penalised = hasattr(model, "penalty")
 
     def forward(
         self, batch: Batch, plan: Plan, count: Tensor | None = None, past: Past | None = None
     ) -> dict[str, Any]:
-        """The mixed "loss" and its terms "full" and "progressive", of which one with weight 0 costs nothing.
+        """The mixed "loss" and its terms "full" and "progressive", of which one with weight 0 costs nothing; "penalty"
+        is what of the loss the model itself asked for.
 
         ``count`` is the number of outputs that count over all devices, divided by the number of devices. With a
         ``past`` the full pass also gives the "memory" that the next batch looks back at.
         """
         model = self.thinker
         result: dict[str, Any] = {}
+        asked: dict[str, Tensor] = {}
         context = model.look(batch.inputs if past is None else (batch.inputs, past.memory))
         state = model.start(context)
         rest = plan.n
@@ -82,28 +95,34 @@ class Objective(nn.Module):
             # The first n steps of both terms are the same: the progressive term takes its start from the full pass.
             early = min(plan.n, plan.m) if plan.alpha > 0 else 0
             first = think(model, None, early, state=state, context=context, read=False)
-            result["full"], last = self.term(batch, first.state, context, plan.m - early, count)
+            full = self.term(batch, first.state, context, plan.m - early, count)
+            result["full"], asked["full"] = full.loss, full.penalty
             if past is not None:
-                result["memory"] = self.model.remember(last, context)  # type: ignore[operator]
+                result["memory"] = self.model.remember(full.state, context)  # type: ignore[operator]
             state, rest = first.state, plan.n - early
         if plan.alpha > 0:
             if plan.n > 0:
                 with torch.no_grad():
                     late = think(model, None, rest, state=detach(state), context=context, read=False)
                 state = detach(late.state)
-            result["progressive"], _ = self.term(batch, state, context, plan.k, count)
-        result["loss"] = mixture(plan.alpha, result)
-        return result
+            progressive = self.term(batch, state, context, plan.k, count)
+            result["progressive"], asked["progressive"] = progressive.loss, progressive.penalty
+        return result | self.mixed(plan, result, asked)
 
-    def term(
-        self, batch: Batch, state: State, context: Context, steps: int, count: Tensor | None = None
-    ) -> tuple[Tensor, State]:
-        """Think on for this many steps: the loss there, with what the model itself asks for, and the state."""
+    def mixed(self, plan: Plan, losses: dict[str, Any], penalties: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The "loss", and what is in it for the model's sake."""
+        loss = {"loss": mixture(plan.alpha, losses)}
+        return loss | ({"penalty": mixture(plan.alpha, penalties)} if self.penalised else {})
+
+    def term(self, batch: Batch, state: State, context: Context, steps: int, count: Tensor | None = None) -> Term:
+        """Think on for this many steps, and what that costs."""
         thought = think(self.thinker, None, steps, state=state, context=context)
         loss = cross_entropy(thought.logits, batch, count)
         penalty = getattr(self.model, "penalty", None)
         asked = None if penalty is None else penalty(thought.state, context)
-        return loss if asked is None else loss + asked, thought.state
+        if asked is None:
+            return Term(loss, torch.zeros_like(loss), thought.state)
+        return Term(loss + asked, asked.detach(), thought.state)
 
 
 def cross_entropy(logits: Tensor, batch: Batch, count: Tensor | None = None) -> Tensor:

@@ -29,7 +29,7 @@ from longthink.tasks import Task
 from longthink.think import ThinkingModule
 from longthink.training.checkpoint import RunFolder, load_last, save_best, save_last
 from longthink.training.compiled import CompiledStep, check_compiler
-from longthink.training.data import TrainingData, derived_seed, prepare
+from longthink.training.data import TrainingData, derived_seed, origin, prepare
 from longthink.training.files import read_tensors, write_json
 from longthink.training.graphs import GraphedObjective
 from longthink.training.losses import Objective, Past, draw_plan, outputs_that_count
@@ -39,7 +39,16 @@ from longthink.training.schedule import make_optimizer, set_rate
 from longthink.training.validation import in_words, validation
 
 PRECISIONS = ("32-true", "bf16-mixed")
-_BEGINNING: dict[str, Any] = {"update": 0, "seconds": 0.0, "best": None, "flawless": 0, "sums": {}, "memory": ()}
+_LOSSES = ("loss", "full", "progressive", "penalty")
+_BEGINNING: dict[str, Any] = {
+    "update": 0,
+    "seconds": 0.0,
+    "best": None,
+    "flawless": 0,
+    "sums": {},
+    "memory": (),
+    "data": None,
+}
 
 
 @dataclass(frozen=True)
@@ -206,6 +215,12 @@ class Trainer:
         self.seconds: float = about["seconds"]
         self.best: list[float] | None = about["best"]
         self.flawless: int = about["flawless"]
+        self.origin = origin(problem)
+        if self.origin is not None and (about["data"] or self.origin).get("train") != self.origin.get("train"):
+            raise UserError(
+                f"The data of {folder.path} has changed since that run began; bring it back, or begin again in another "
+                "--folder."
+            )
         self.data = TrainingData(recipe, problem, seed, fabric.device)
         self.past: Past | None = None
         if hasattr(problem, "stream") and hasattr(model, "remember"):
@@ -310,7 +325,7 @@ class Trainer:
         self.update += 1
         if self.average is not None:
             self._move_average()
-        for name in ("loss", "full", "progressive"):
+        for name in _LOSSES:
             if name in losses:
                 self._add(name, losses[name].detach())
         self._add("rate", torch.tensor(rate))
@@ -345,7 +360,7 @@ class Trainer:
     def _pooled_sums(self) -> dict[str, Tensor]:
         """The sums since the last line of metrics, with losses averaged over devices."""
         pooled = dict(self.sums)
-        for name in ("loss", "full", "progressive"):
+        for name in _LOSSES:
             if name in pooled:
                 pooled[name] = self.fabric.all_reduce(pooled[name].clone(), reduce_op="mean")
         return pooled
@@ -400,7 +415,7 @@ class Trainer:
             memory = tuple(cast(Tensor, self.fabric.all_gather(part)).flatten(0, 1) for part in memory)
         if self.fabric.is_global_zero:
             about: dict[str, Any] = {"update": self.update, "seconds": self.seconds, "sums": sums}
-            about |= {"best": self.best, "flawless": self.flawless}
+            about |= {"best": self.best, "flawless": self.flawless, "data": self.origin}
             save_last(self.folder, self.model, self.optimizer, self.average, about, memory)
         self.fabric.barrier()
 
@@ -414,6 +429,7 @@ class Trainer:
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "torch": torch.__version__,
             "validation": found,
+            **({} if self.origin is None else {"data": self.origin}),
         }
 
     def _open_logs(self) -> None:

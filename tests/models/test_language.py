@@ -213,7 +213,7 @@ def test_expert_usage_can_be_watched() -> None:
     model = make(distinct_steps=3, **EXPERTS).eval()
     trace = think(model, torch.randint(7, (2, 5)), 3, watch=("usage", "experts")).trace
     assert trace["usage"].shape == (2, 3, 4)
-    torch.testing.assert_close(trace["usage"].sum(-1), torch.full((2, 3), 2.0))
+    torch.testing.assert_close(trace["usage"].sum(-1), torch.full((2, 3), 2.0, dtype=torch.double))
     assert trace["experts"].shape == (2, 3, 5, 2)
 
 

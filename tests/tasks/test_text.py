@@ -208,6 +208,14 @@ def test_an_empty_corpus_gets_a_sentence(tmp_path: Path, content: str) -> None:
         found.tokens("train")
 
 
+@pytest.fixture(scope="module")
+def spaced(tmp_path_factory: pytest.TempPathFactory) -> SentencePiece:
+    pytest.importorskip("sentencepiece")
+    path = tmp_path_factory.mktemp("pieces") / "model"
+    train_sentencepiece(iter([CODE.encode() * 30]), 60, path)
+    return SentencePiece(path.read_bytes())
+
+
 def test_subwords(text: Text, tmp_path: Path) -> None:
     pytest.importorskip("sentencepiece")
     code = replace(text, tokeniser="sentencepiece", pieces=80)
@@ -238,6 +246,25 @@ def test_subwords(text: Text, tmp_path: Path) -> None:
         same.tokens("valid")
     with pytest.raises(UserError, match="set pieces"):
         replace(code, pieces=100_000).tokens("valid")
+
+
+CODE = "def f(x):\n        return  x²   # ① two  spaces \n\tif a:\n\n  b = 'ﬁ'\n"
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.text(st.sampled_from(sorted(set(CODE))), max_size=40))
+def test_subwords_keep_every_space(spaced: SentencePiece, written: str) -> None:
+    for text in (CODE, written):
+        tokens = spaced.encode(text.encode())
+        assert spaced.unknown not in tokens
+        assert spaced.decode(tokens.tolist()) == text
+
+
+def test_published_subwords_do_not_keep_spaces(tmp_path: Path) -> None:
+    pytest.importorskip("sentencepiece")
+    train_sentencepiece(iter([CODE.encode() * 30]), 60, tmp_path / "usual", verbatim=False)
+    usual = SentencePiece((tmp_path / "usual").read_bytes())
+    assert usual.decode(usual.encode(b"  a   b ").tolist()) == "a b"
 
 
 def test_learned_subwords_depend_on_the_text_alone(tmp_path: Path) -> None:

@@ -41,12 +41,16 @@ def test_a_text_is_learned_and_validated_in_bits(
 ) -> None:
     run = train(toy, 0, options(tmp_path))
     found = load(run).card["validation"]
-    assert main(["eval", str(run), "--samples", "30", "--json"]) == 0
-    tested = json.loads(capsys.readouterr().out)
-    assert tested["tokens"] == 30 * 12
-    assert abs(tested["bits_per_byte"] - found["bits_per_byte"]) < 0.6
-    assert main(["eval", str(run), "--samples", "3"]) == 0
-    assert "bits per byte" in capsys.readouterr().out
+    assert main(["eval", str(run), "--samples", "30", "--memory", "0,8", "--json"]) == 0
+    tested = json.loads(capsys.readouterr().out)["memories"]
+    assert [one["memory"] for one in tested] == [0, 8, 32]  # the last is what it does by itself
+    assert all(one["tokens"] == 30 * 12 for one in tested)
+    assert tested[0]["bits_per_byte"] > tested[1]["bits_per_byte"]
+    assert abs(tested[-1]["bits_per_byte"] - found["bits_per_byte"]) < 0.6
+    assert main(["eval", str(run), "--samples", "3000"]) == 0
+    shown = capsys.readouterr().out
+    assert "bits per byte" in shown
+    assert "all 34 blocks" in shown
     assert found["bits_per_byte"] < 2.4  # 3 bits for a new letter, none for its copy; 8 letters alike would cost 3
     assert found["samples"] > 100
 
@@ -103,6 +107,37 @@ def test_two_devices_remember_what_one_does(toy: Recipe, tmp_path: Path) -> None
     assert ours["memory.0"].shape == (4, 8, 16)
     for name in ("memory.0", "memory.1", "model.embedding.weight", "model.head.weight"):
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("options_", [{"balance_weight": 0.5}, {"balance": None, "selection": "sinkhorn"}], ids=str)
+def test_two_devices_balance_their_experts_together(toy: Recipe, tmp_path: Path, options_: dict[str, object]) -> None:
+    experts = {"experts": 4, "k": 2, **options_}
+    more = {**toy.model_options, "feedforward": "experts", "feedforward_options": experts}
+    recipe = override(replace(toy, model_options=more), ["epochs=1", "train_samples=12", "learning_rate=1e-3"])
+    one = train(recipe, 0, options(tmp_path / "one"))
+    two = train(recipe, 0, options(tmp_path / "two", devices=2))
+    ours, theirs = (read_tensors(run / "last.safetensors")[0] for run in (one, two))
+    selectors = [name for name in ours if name.startswith("model.") and name.endswith("selection.weight")]
+    assert selectors
+    for name in selectors:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-5)
+
+
+def test_going_on_with_another_text_is_refused(toy: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = Trainer._is_late
+    monkeypatch.setattr(Trainer, "_is_late", lambda trainer, _: trainer.update == 5)
+    run = train(toy, 0, options(tmp_path / "runs"))
+    monkeypatch.setattr(Trainer, "_is_late", late)
+    corpus = Path(toy.task_options["corpus"])
+    text = corpus.read_text()
+    corpus.write_text(text.upper())
+    with pytest.raises(UserError, match=r"The data of .* has changed since that run began"):
+        train(toy, 0, options(tmp_path / "runs"))
+    corpus.write_text(text)  # the same again, at another time
+    train(toy, 0, options(tmp_path / "runs"))
+    data = load(run).card["data"]
+    assert data["corpus"] == str(corpus)
+    assert data["train"]["bytes"] + data["valid"]["bytes"] + data["test"]["bytes"] == len(text.encode())
 
 
 def test_what_is_remembered_is_the_full_pass(toy: Recipe, tmp_path: Path) -> None:
