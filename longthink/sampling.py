@@ -1,7 +1,7 @@
 """Let a language model write: ``longthink solve text --prompt "def "``.
 
 What was written is remembered and never read again: each new token is one short thought. Chance comes from a seed
-alone, so the same seed writes the same text, with the memory and without.
+alone: the same seed writes the same text, and without the memory too, as long as all of it fits into one.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ def _read_on(
 ) -> tuple[Tensor, Memory]:
     """Logits [classes] after the last of these tokens, and what to remember."""
     device = next(model.parameters()).device
-    for start in range(0, len(tokens), block):
+    # What lies further back does not reach the last token: a layer looks back at the memory of its block at most.
+    reach = model.depth * (model.evaluation_memory + block)
+    for start in range(max(0, (len(tokens) - reach) // block * block), len(tokens), block):
         context = model.look((torch.tensor([tokens[start : start + block]], device=device), past))
         thought = think(model, None, steps, context=context)
         past = model.remember(thought.state, context)
@@ -132,7 +134,8 @@ class Writing:
     def to_json(self) -> dict[str, Any]:
         return {
             "task": "text",
-            "prompt": self.prompt,
+            # Bytes of the command line that are no text came as half characters, which no JSON may hold.
+            "prompt": self.prompt.encode("utf-8", "surrogateescape").decode(errors="replace"),
             "answer": self.answer,
             "truth": None,  # nobody knows how a text goes on
             "solved": None,
@@ -172,14 +175,14 @@ def write(
     # A model that was trained without a memory saw a block at a time: it gets as much to look back at.
     memory = model.evaluation_memory or max(loaded.recipe.difficulty) - 1
     began, tokens, page = time.perf_counter(), list[int](), Page(code.decode if show else None)
-    page.add(given)
     for token in sample(model, given, length, steps, style, memory=memory):
+        page.add([token] if tokens else [*given, token])  # complaints come before the first one
         tokens.append(token)
-        page.add([token])
     page.end()
     answer, whole = code.decode(tokens), code.decode(given + tokens)
-    if whole.startswith(prompt):  # subwords know at a line's start only whether a space comes before them
-        answer = whole[len(prompt) :]
+    before = code.decode(given)
+    if whole.startswith(before):  # subwords know at a line's start only whether a space comes before them
+        answer = whole[len(before) :]
     ended = tokens[-1] == BOUNDARY
     return Writing(prompt, answer, len(tokens), ended, steps, time.perf_counter() - began, style, weights)
 

@@ -21,8 +21,8 @@ from longthink.errors import UserError
 from longthink.loading import Loaded, rebuild, save
 from longthink.models import build
 from longthink.models.language import Language, Memory
-from longthink.perplexity import Measured, measure, measure_weights
-from longthink.sampling import LONGEST, Style, choose, printable, sample, write
+from longthink.perplexity import Measured, measure, measure_weights, remembering
+from longthink.sampling import LONGEST, Style, _read_on, choose, printable, sample, write
 from longthink.tasks.text import Stream, Text
 from longthink.tasks.tokenisers import BOUNDARY
 from longthink.think import think
@@ -85,6 +85,23 @@ def test_a_prompt_longer_than_the_memory_is_read_in_blocks() -> None:
     found = list(sample(model, prompt, 3, 2, Style(0), memory=2000))
     assert found == list(sample(model, prompt, 3, 2, Style(0), memory=2000, cache=False))
     assert len(list(sample(model, prompt, 3, 2, memory=5))) >= 1
+
+
+def test_what_cannot_reach_the_end_of_a_prompt_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make(**MODELS[0]).double().eval()
+    prompt = [int(token) for token in np.random.default_rng(0).integers(1, 12, 5000)]
+    read: list[int] = []
+    look = model.look
+    monkeypatch.setattr(model, "look", lambda x: read.append(x[0].shape[1]) or look(x))
+    with torch.no_grad(), remembering(model, 40):
+        found = _read_on(model, prompt, None, 2)[0]
+        assert sum(read) < 2000
+        past: Memory | None = None
+        for start in range(0, len(prompt), 512):  # all of it
+            context = look((torch.tensor([prompt[start : start + 512]]), past))
+            thought = think(model, None, 2, context=context)
+            past = model.remember(thought.state, context)
+    assert torch.equal(found, thought.logits[0, :, -1])
 
 
 @given(
@@ -277,7 +294,11 @@ def test_the_command_line_writes(trained: Loaded, tmp_path: Path, capsys: pytest
         (["--steps", "9"], "at most 2 steps"),
     ):
         assert main([*request, *more]) == 2
-        assert sentence in capsys.readouterr().err
+        shown = capsys.readouterr()
+        assert sentence in shown.err
+        assert shown.out == ""
+    assert main([*request, "--prompt", "\udce4", "--json"]) == 0
+    json.loads(capsys.readouterr().out)["prompt"].encode()  # no half characters
     assert main([*request, "--prompt", "\udce4"]) == 0  # a byte that is no text by itself is still a byte
     assert capsys.readouterr().out.startswith("\ufffd")
     assert main(["solve", "text", "--prompt", "def ", "--length", "20"]) == 0  # with the shipped weights

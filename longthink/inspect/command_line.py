@@ -16,6 +16,7 @@ from longthink.errors import at_least, whole_numbers
 
 if TYPE_CHECKING:
     import longthink as lt
+    from longthink.inspect.pieces import Seen
 
 app = typer.Typer(
     help="Look inside: what a network does when it is disturbed, thinks on, attends, remembers.",
@@ -80,6 +81,18 @@ class Opened:
 
     def sample(self, samples: int, difficulty: int | None, seed: int) -> lt.Batch:
         return self.loaded.task.sample(samples, self.size(difficulty), seed, "test")
+
+    def seen(self, samples: int, difficulty: int | None, seed: int) -> Seen:
+        """Problems to look at; of a text, places in it with as much before them as the model looks back at."""
+        from longthink.models.language import Language
+        from longthink.tasks.text import Text
+
+        task, model = self.loaded.task, self.loaded.model
+        if not (isinstance(task, Text) and isinstance(model, Language)):
+            return self.sample(samples, difficulty, seed).inputs
+        stream = task.stream("test", samples, self.size(difficulty))
+        before = min(stream.blocks - 1, -(-model.evaluation_memory // stream.length))
+        return [stream.block(seed * (before + 1) + number).inputs for number in range(before + 1)]
 
     def posed(self, problem: str | None, difficulty: int | None, seed: int) -> lt.Batch:
         return self.sample(1, difficulty, seed) if problem is None else self.loaded.task.parse(problem)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from longthink.errors import UserError
-from longthink.inspect.pieces import at_test_time, check_steps, device_of, noted_columns, rounded
+from longthink.inspect.pieces import Seen, at_test_time, check_steps, device_of, noted_columns, rounded
 from longthink.think import Thinker, unfold
 
 WATCHED = ("experts", "gates", "usage")
@@ -53,7 +53,7 @@ class ExpertUse:
         }
 
 
-def expert_use(model: Thinker, inputs: Tensor, steps: int, chunk: int = 20) -> ExpertUse:
+def expert_use(model: Thinker, inputs: Seen, steps: int, chunk: int = 20) -> ExpertUse:
     """Think about all samples and count where their tokens go."""
     check_steps(model, steps)
     device = device_of(model)
@@ -61,7 +61,8 @@ def expert_use(model: Thinker, inputs: Tensor, steps: int, chunk: int = 20) -> E
     weights: Tensor | None = None
     tokens = k = 0
     with at_test_time(model):
-        first = next(unfold(model, inputs[:1].to(device), 1, notes=WATCHED))
+        one = inputs[:1] if isinstance(inputs, Tensor) else inputs[-1][:1]
+        first = next(unfold(model, one.to(device), 1, notes=WATCHED))
         usage = first.notes["usage"]
         if usage is None or any(first.notes[name] is None for name in WATCHED):
             raise UserError("This model has no experts; look at one with feedforward='experts'.")
@@ -92,10 +93,11 @@ def draw(found: ExpertUse, title: str = "") -> Any:
     from longthink.inspect.figures import figure, heat
 
     steps, experts = found.share.shape
-    new = figure(8.5, 0.16 * steps + 6.2)
+    pairs = found.k > 1  # one expert a token is alone
+    new = figure(8.5, 0.16 * steps + (6.4 if pairs else 3.4))
     if title:
         new.suptitle(title, size=11, x=0.01, ha="left")
-    grid = new.add_gridspec(3, 3, height_ratios=[0.16 * steps + 0.8, 2.2, 2.8])
+    grid = new.add_gridspec(2 + pairs, 3, height_ratios=[0.16 * steps + 0.8, 2.2, *[3.0] * pairs])
     axes = new.add_subplot(grid[0, :])
     even = found.k / experts
     extent = (-0.5, experts - 0.5, steps + 0.5, 0.5)
@@ -111,14 +113,32 @@ def draw(found: ExpertUse, title: str = "") -> Any:
         axes.plot(range(1, experts + 1), sorted_weight, "o-", ms=3, lw=1, **style)
     axes.axhline(1 / experts, color="#888888", lw=0.8, ls=":")
     axes.set_title("part of all gates, the most popular expert first (dots: all alike)", size=9, loc="left")
-    axes.set(xlabel="rank")
+    axes.set_xlabel("rank", size=8)
+    axes.set_ylabel("part of all gates", size=8)
+    axes.tick_params(labelsize=7)
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize=8)
-    for place, step in enumerate(shown):
-        pairs = found.together[step - 1].clone().fill_diagonal_(0)
-        heat(new.add_subplot(grid[2, place]), pairs, f"used together, step {step}", high=max(1e-6, float(pairs.max())))
+    if pairs:
+        _draw_pairs(new, [new.add_subplot(grid[2, place]) for place in range(len(shown))], found, shown)
     for axes in (one for one in new.axes if one.get_title(loc="left")):  # not the colour bar
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if axes.images:
             axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     return new
+
+
+def _draw_pairs(new: Any, panels: list[Any], found: ExpertUse, shown: list[int]) -> None:
+    """Which experts go together (Figure F.3), on one scale; the most popular first where there are many."""
+    from longthink.inspect.figures import heat
+
+    experts = found.share.shape[1]
+    many = experts > 32
+    rest = ~torch.eye(experts, dtype=torch.bool)  # each goes with itself
+    high = max(float(found.together[step - 1][rest].max()) for step in shown)
+    for axes, step in zip(panels, shown, strict=True):
+        order = found.share[step - 1].argsort(descending=True) if many else torch.arange(experts)
+        pairs = found.together[step - 1][order][:, order].clone().fill_diagonal_(torch.nan)
+        image = heat(axes, pairs, f"used together, step {step}", high=max(1e-6, high))
+        axes.set_xlabel("... also go to" + (" (by rank)" if many else ""), size=8)
+    panels[0].set_ylabel("of the tokens of expert ..." + (" (by rank)" if many else ""), size=8)
+    new.colorbar(image, ax=panels, pad=0.01).ax.tick_params(labelsize=7)

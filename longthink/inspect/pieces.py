@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -36,12 +36,23 @@ def at_test_time(model: Thinker) -> Iterator[None]:
             model.train(was_training)
 
 
+Seen: TypeAlias = Tensor | Sequence[Tensor]
+"""Samples; or blocks of texts that follow each other, of which the last is looked at and the others are remembered."""
+
+
 def noted_columns(
-    model: Thinker, inputs: Tensor, steps: int, names: tuple[str, ...], chunk: int
+    model: Thinker, inputs: Seen, steps: int, names: tuple[str, ...], chunk: int
 ) -> Iterator[list[Tensor]]:
     """What is noted under these names, [batch, n, ...] a step, of real columns alone: [steps, columns, ...] a chunk."""
-    for part in pieces(len(inputs), chunk):
-        context: Any = model.look(inputs[part].to(device_of(model)))
+    texts = None if isinstance(inputs, Tensor) else inputs
+    last = inputs if isinstance(inputs, Tensor) else inputs[-1]
+    for part in pieces(len(last), chunk):
+        past: Any = None
+        for block in () if texts is None else texts[:-1]:
+            context: Any = model.look((block[part].to(device_of(model)), past))
+            past = model.remember(think(model, None, steps, context=context, read=False).state, context)  # type: ignore[attr-defined]
+        seen = last[part].to(device_of(model))
+        context = model.look(seen if texts is None else (seen, past))
         trace = think(model, None, steps, context=context, watch=names, read=False).trace
         rows = [trace[name].transpose(0, 1).flatten(1, 2) for name in names]
         padding = getattr(context, "padding", None)  # contexts say where it is

@@ -11,6 +11,8 @@ from longthink.errors import UserError, whole_numbers
 from longthink.inspect.command_line import Difficulty, Opened, Problem, Samples, Seed, Steps, called, command, listed
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     import longthink as lt
 
 
@@ -41,7 +43,7 @@ def attention(
     rows = [
         [
             str(t + 1),
-            "-" if maps.attention is None else _names(maps.labels, maps.seen(head)[t].sum(0)),
+            "-" if maps.attention is None else _names(maps.labels, _mean_seen(maps.seen(head)[t])),
             "-" if maps.gate is None else _names(maps.labels, maps.gate[t]),
         ]
         for t in range(maps.steps)
@@ -53,6 +55,11 @@ def attention(
         table,
         lambda: asked.draw_heads(maps, chosen, title) if chosen else asked.draw(maps, head, title),
     )
+
+
+def _mean_seen(seen: Tensor) -> Tensor:
+    """How much those columns look at each that may: in a text only later ones may."""
+    return seen.sum(0) / (seen > 0).sum(0).clamp_min(1)
 
 
 @command()
@@ -67,7 +74,7 @@ def experts(
     loaded = opened.loaded
     from longthink.inspect import experts as asked
 
-    inputs = opened.sample(samples, difficulty, seed).inputs
+    inputs = opened.seen(samples, difficulty, seed)
     found = asked.expert_use(loaded.model, inputs, opened.steps(steps))
     rows = [
         [str(i + 1), f"{float(found.evenness[i]):.3f}", str(int(found.unused[i])), listed(_busiest(found.share[i]))]
@@ -93,7 +100,7 @@ def active(
     loaded = opened.loaded
     from longthink.inspect import active as asked
 
-    inputs = opened.sample(samples, difficulty, seed).inputs
+    inputs = opened.seen(samples, difficulty, seed)
     found = asked.active_units(loaded.model, inputs, opened.steps(steps))
     rows = [
         [str(i + 1), f"{float(found.mean[i]):.1f}", f"{float(found.deviation[i]):.1f}"] for i in range(len(found.mean))

@@ -14,11 +14,17 @@ class TopK(Dense):
     """A dense layer that keeps ``k`` of its hidden units. Dropout comes before the choice, as in the public code."""
 
     def __init__(
-        self, width: int, hidden: int, k: int = 128, dropout: float = 0.0, output_gain: str = "linear"
+        self,
+        width: int,
+        hidden: int,
+        k: int = 128,
+        activation: str = "relu",
+        dropout: float = 0.0,
+        output_gain: str = "linear",
     ) -> None:
         if not 1 <= k <= hidden:
             raise UserError(f"Top-K keeps between 1 and all {hidden} hidden units, not {k}.")
-        super().__init__(width, hidden, "relu", dropout, output_gain)
+        super().__init__(width, hidden, activation, dropout, output_gain)
         self.k = k
 
     def hidden(self, x: Tensor) -> Tensor:

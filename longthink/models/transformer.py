@@ -145,9 +145,9 @@ class Transformer(nn.Module):
 
         def layer() -> nn.Module:
             options: dict[str, Any] = {}
-            if feedforward == "dense":
+            if feedforward in ("dense", "top_k"):
                 options |= {"dropout": inside, "output_gain": "tanh" if gate else "linear"}
-            if feedforward == "dense" or activation != "relu":
+            if feedforward != "product_keys":  # whose keys compete, or not, in their own way
                 options |= {"activation": activation}
             part = make_feedforward(feedforward, width, hidden, **{**options, **(feedforward_options or {})})
             attend = attentions[attention](width, heads, attention_dropout)

@@ -29,6 +29,7 @@ from longthink.tasks.token_files import About, read_tokens, write_tokens
 from longthink.tasks.tokenisers import BOUNDARY, Bytes, Tokeniser, load_sentencepiece, train_sentencepiece
 
 _COLUMNS, _MOST_ROWS = 80, 60  # of a picture
+_MARKS = {"": "\u22a2", " ": "\u2423", "\n": "\u21b5", "\t": "\u2192"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,6 +188,12 @@ class Text:
 
     def show(self, classes: Tensor, batch: Batch, index: int = 0) -> str:
         return self.tokens_of().decode(classes.tolist())
+
+    def decoded(self, batch: Batch, index: int = 0) -> list[str]:
+        """The inputs one by one, with marks for what cannot be seen."""
+        code = self.tokens_of()
+        words = [code.decode([token]) for token in batch.inputs[index].tolist()]
+        return [_MARKS.get(word, word) for word in words]
 
     def draw(self, batch: Batch, index: int = 0, logits: Tensor | None = None) -> np.ndarray:
         """The window's text; with logits, the redder the more bits a token costs."""

@@ -229,6 +229,26 @@ def test_which_experts_are_used_together(name: str) -> None:
         experts.expert_use(build("router", **SIZES, width=16, hidden=16), inputs, 2)
 
 
+def test_blocks_of_a_text_are_seen_with_what_came_before() -> None:
+    torch.manual_seed(0)
+    mixture = {"feedforward": "experts", "feedforward_options": {"experts": 4, "k": 1}}
+    model = build("language", **SIZES, width=16, hidden=32, heads=2, **mixture, distinct_steps=2, memory=6).eval()
+    text = torch.randint(1, SIZES["vocabulary"], (5, 18))
+    blocks = text.split(6, 1)
+    found = experts.expert_use(model, blocks, 2, chunk=2)
+    past = None
+    for block in blocks:
+        context = model.look((block, past))
+        thought = lt.think(model, None, 2, context=context, watch=("experts",))
+        past = model.remember(thought.state, context)
+    counted = torch.nn.functional.one_hot(thought.trace["experts"][..., 0], 4).double().mean((0, 2))
+    torch.testing.assert_close(found.share, counted)
+    assert found.tokens == 30
+    assert not torch.equal(found.share, experts.expert_use(model, blocks[-1], 2).share)
+    assert active.active_units(model, blocks, 2).tokens == 30
+    assert is_drawn(experts.draw(found, "one expert a token: no pairs"))
+
+
 @pytest.mark.parametrize("feedforward", ["dense", "top_k"])
 def test_how_many_units_are_active(feedforward: str) -> None:
     torch.manual_seed(0)

@@ -315,7 +315,9 @@ def test_lstm_thinks_on_with_a_blank() -> None:
         {"feedforward_options": {"nonsense": 3}},
         {"feedforward": "experts", "feedforward_options": {"dropout": -1}},
         {"feedforward": "experts", "feedforward_options": {"experts": 8, "k": 2.5}},
-        {"feedforward": "top_k", "activation": "gelu"},
+        {"feedforward": "experts", "feedforward_options": {"experts": 8, "k": True}},
+        {"feedforward": "experts", "feedforward_options": {"balance_weight": "x"}},
+        {"feedforward": "top_k", "feedforward_options": {"k": 4}, "activation": "swish"},
     ],
 )
 def test_bad_options_get_one_sentence(options: dict) -> None:
@@ -325,8 +327,9 @@ def test_bad_options_get_one_sentence(options: dict) -> None:
 
 
 @pytest.mark.parametrize("kind", list(feedforwards))
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("gate", [False, True])
-def test_any_feed_forward_kind_fits_any_layer(kind: str, gate: bool) -> None:
+def test_any_feed_forward_kind_fits_any_layer(kind: str, gate: bool, activation: str) -> None:
     torch.manual_seed(0)
     options = {"experts": {"experts": 4, "k": 2}, "top_k": {"k": 4}, "product_keys": {"k": 2}}.get(kind, {})
     model = build(
@@ -338,6 +341,7 @@ def test_any_feed_forward_kind_fits_any_layer(kind: str, gate: bool) -> None:
         heads=2,
         attention="geometric",
         gate=gate,
+        activation=activation,
         feedforward=kind,
         feedforward_options=options,
     )
@@ -367,6 +371,18 @@ def test_padding_does_not_compete_for_experts(gate: bool) -> None:
     asked = [model.penalty(thought.state, context) for thought, context in found]
     torch.testing.assert_close(asked[0], asked[1])
     assert float(asked[0]) != 0
+
+
+@pytest.mark.parametrize("gate", [False, True])
+def test_top_k_that_keeps_all_trains_like_dense(gate: bool) -> None:
+    sizes = {"vocabulary": 9, "classes": 4, "width": 16, "hidden": 32, "heads": 2, "gate": gate, "dropout": 0.3}
+    models = []
+    for kind, more in (("dense", {}), ("top_k", {"k": 32})):
+        torch.manual_seed(3)
+        models.append(build("transformer", **sizes, activation="gelu", feedforward=kind, feedforward_options=more))
+    assert all(torch.equal(a, b) for a, b in zip(*(m.parameters() for m in models), strict=True))
+    parts = [model.layers[0].update if gate else model.layers[0].feedforward for model in models]
+    assert parts[0].dropout == parts[1].dropout == 0.3
 
 
 def test_the_activation_reaches_experts() -> None:
