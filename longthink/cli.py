@@ -126,6 +126,9 @@ def solve(
     out: Annotated[Path | None, typer.Option(help="Write a picture: problem and answer, as PNG.")] = None,
     as_json: Json = False,
     all_steps: Annotated[bool, typer.Option("--all-steps", help="Don't stop when the state is at rest.")] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="task.key=value: other options of the task; repeat it.")
+    ] = None,
     device: Device = "cpu",
     prompt: Annotated[str | None, typer.Option(help="Text: what to go on with; a new document if left out.")] = None,
     length: Annotated[int | None, typer.Option(help="Text: at most so many tokens.")] = None,
@@ -136,8 +139,9 @@ def solve(
     from longthink import solving
 
     if task == "text":
-        if (size, style, out) != (None, None, None) or all_steps or (prompt is not None and problem is not None):
-            raise UserError("Text takes one prompt, and no --size, --style, --out or --all-steps.")
+        wrong = (size, style, out, settings) != (None, None, None, None) or all_steps
+        if wrong or (prompt is not None and problem is not None):
+            raise UserError("Text takes one prompt, and no --size, --style, --out, --set or --all-steps.")
         given = prompt if problem is None else problem
         wishes = {"length": length, "temperature": temperature, "top_k": top_k, "seed": seed, "steps": steps}
         _write(weights, _standard_input() if given == "-" else given or "", wishes, as_json, device)
@@ -149,6 +153,7 @@ def solve(
     if out is not None:
         solving.check_place(out)
     name, loaded = solving.find_weights(task, weights, device)
+    loaded = loaded.posed_with(settings or ())
     text = _standard_input() if problem == "-" else problem
     batch = solving.pose(loaded, text, size=size, seed=seed or 0, style=style)
     budget = solving.default_steps(loaded, batch) if steps is None else steps
@@ -229,6 +234,12 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Which problems.")] = 0,
     read_every: Annotated[int, typer.Option(help="Read the answer every so many steps.")] = 1,
     chunk: Annotated[int | None, typer.Option(help="Problems at once; fits the device if left out.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="ListOps: an original file; of its problems the first --samples that fit.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="task.key=value: other options of the task; repeat it.")
+    ] = None,
     memory: Annotated[
         str | None, typer.Option(help="A,B,..: how far a language model looks back, beside what it does by itself.")
     ] = None,
@@ -250,8 +261,11 @@ def evaluate(
         if path is not None:
             solving.check_place(path, kinds)
     place = solving.usable_device(device)
-    loaded = lt.load(weights, place)
+    loaded = lt.load(weights, place).posed_with(settings or ())
     recipe = loaded.recipe
+    read = getattr(loaded.task, "read", None)
+    if file is not None and (read is None or difficulty is not None):
+        raise UserError("--file is for ListOps, whose original files have problems of all depths; leave it out.")
     if hasattr(loaded.task, "stream"):
         if (difficulty, steps, chunk, plot) != (None, None, None, None) or (seed, read_every) != (0, 1):
             raise UserError(
@@ -262,20 +276,25 @@ def evaluate(
         return
     if memory is not None:
         raise UserError(f"Only language models look back at a memory; leave out --memory for {weights}.")
-    chosen = recipe.difficulty if difficulty is None else whole_numbers("difficulty", difficulty)
+    trained = recipe.valid_difficulty or recipe.difficulty  # some depths are all for training
+    chosen = trained if difficulty is None else whole_numbers("difficulty", difficulty)
     if steps is None:
         steps = min(5 * recipe.steps, getattr(loaded.model, "max_steps", None) or 5 * recipe.steps)
         steps -= steps % read_every
     at_least(min(1, recipe.steps), steps=steps)  # some models have the answer when they have read the problem
     if chunk is None:
         chunk = 100 if place.type == "cuda" else 20
-    curves = _curves(loaded, chosen, steps, samples, seed, min(chunk, samples), read_every, precision, as_json)
+    given = None if file is None or read is None else read(file, samples)
+    if given is not None:
+        chosen = (given.difficulty,)  # 0 where they are of several depths
+    curves = _curves(loaded, chosen, given, steps, samples, seed, min(chunk, samples), read_every, precision, as_json)
     document: dict[str, Any] = {
         "weights": weights,
         "task": loaded.task.name,
         "unit": loaded.task.unit,
         "trained": {"difficulty": list(recipe.difficulty), "steps": recipe.steps},
         "seed": seed,
+        **({} if file is None else {"file": file.name}),
         "device": str(place),
         "precision": precision,
         "curves": [curve.to_json() for curve in curves],
@@ -298,7 +317,10 @@ def evaluate(
         columns.append(f"wrong {loaded.task.parts}")
         errors = [curve["error"][-1] for curve in document["curves"]]
         rows = [[*row, f"{error:.1%}"] for row, error in zip(rows, errors, strict=True)]
-    print_table((loaded.task.unit, *columns), rows, f"{weights}: solved within {steps} steps" if steps else weights)
+    first = loaded.task.unit
+    if file is not None:
+        first, rows = "file", [[file.name, *row[1:]] for row in rows]
+    print_table((first, *columns), rows, f"{weights}: solved within {steps} steps" if steps else weights)
     if isinstance(loaded.task, CountsParts):
         limit = loaded.task.failed_above
         failed = sum(error > limit for error in errors)
@@ -434,6 +456,7 @@ def _bits(
 def _curves(
     loaded: lt.Loaded,
     difficulties: Sequence[int],
+    given: lt.Batch | None,
     steps: int,
     samples: int,
     seed: int,
@@ -452,7 +475,7 @@ def _curves(
 
     device = next(loaded.model.parameters()).device
     bf16 = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
-    for difficulty in difficulties:
+    for difficulty in difficulties if given is None else ():
         loaded.task.sample(0, difficulty, seed, "test")  # complaints about any of them come before the work
         habits = solving.HABITS.get(loaded.task.name)
         if habits is not None:
@@ -463,8 +486,11 @@ def _curves(
     curves: list[lt.Curve] = []
     with Report("problems", samples * len(difficulties), 0, quiet) as progress, bf16:
         for difficulty in difficulties:
-            count = without_repeats(loaded.task, samples, difficulty, "test")
-            batch = loaded.task.sample(count, difficulty, seed, "test")
+            if given is None:
+                count = without_repeats(loaded.task, samples, difficulty, "test")
+                batch = loaded.task.sample(count, difficulty, seed, "test")
+            else:
+                batch = given
             parts = []
             for start in range(0, len(batch), chunk):
                 piece = batch[start : start + chunk]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from longthink.models import build
 from longthink.tasks import Task, task
 from longthink.think import ThinkingModule
 from longthink.training.files import read_json, read_tensors, replace_file, write_json, write_tensors
-from longthink.training.recipe import Recipe
+from longthink.training.recipe import Recipe, override
 
 WEIGHTS = Path(__file__).parent / "weights"
 
@@ -34,6 +35,19 @@ class Loaded(NamedTuple):
     @property
     def recipe(self) -> Recipe:
         return Recipe.from_json(self.card["recipe"])
+
+    def posed_with(self, settings: Sequence[str]) -> Loaded:
+        """The same network for its task with other options: ``task.longest=none``."""
+        for setting in settings:
+            if not setting.strip().startswith("task."):
+                raise UserError(f"Of a trained network only the task may change, as task.key=value, not {setting!r}.")
+        if not settings:
+            return self
+        changed = override(self.recipe, list(settings))
+        problem = task(changed.task, **changed.task_options)
+        if problem.shape != self.task.shape:
+            raise UserError(f"With these options the task has another shape ({problem.shape}) than these weights.")
+        return self._replace(task=problem)
 
 
 def load(name_or_folder: str | Path, device: str | torch.device = "cpu") -> Loaded:

@@ -173,7 +173,7 @@ def report(solution: Solution) -> None:
     verdict = {True: "yes", False: "no", None: "not known"}[solution.solved]
     colour = {True: "bold green", False: "bold red", None: "bold"}[solution.solved]
     console.print(Text.assemble("solved   ", (verdict, colour)))
-    rest = "the state is at rest" if solution.at_rest else "not at rest yet: more --steps may change the answer"
+    rest = "the state is at rest" if solution.at_rest else "not at rest: other --steps may give another answer"
     if solution.answers_while_reading:
         rest = "it answers while it reads"
     print(f"steps    {solution.steps} ({rest})")

@@ -21,7 +21,7 @@ import torch
 import longthink as lt
 from longthink import solving
 from longthink.cli import main
-from longthink.loading import rebuild
+from longthink.loading import rebuild, shipped
 from longthink.recipes import recipes
 
 COMMAND = [sys.executable, "-m", "longthink"]
@@ -98,9 +98,31 @@ def test_models_that_answer_while_they_read(capsys: pytest.CaptureFixture[str]) 
     found = json_of(capsys, "solve", "repeat_copy", "10110010,00000001")
     assert (found["answer"], found["solved"], found["steps"]) == ("10110010,00000001,end", True, 0)
     assert main(["solve", "repeat_copy", "10110010,00000001", "--steps", "5"]) == 0
-    assert "more --steps" not in capsys.readouterr().out
+    assert "other --steps" not in capsys.readouterr().out
     curve = json_of(capsys, "eval", "repeat_copy", "--difficulty", "2", "--samples", "5")["curves"][0]
     assert (curve["peak_accuracy"], curve["peak_step"]) == (1.0, 0)
+
+
+def test_files_and_problems_longer_than_in_training(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "some.tsv"
+    file.write_text("6\t( ( [SM 9 3 4 ] )\n3\t[MAX 1 3 ]\n9\t[MAX 1 [MIN 9 9 ] ]\n1\t[FIRST 1 9 ]\n")
+    found = json_of(capsys, "eval", "listops", "--file", str(file), "--samples", "3", "--steps", "22")
+    assert found["file"] == "some.tsv"
+    assert found["curves"][0]["samples"] == 3
+    assert found["curves"][0]["accuracy"][-1] == 1
+    short = json_of(capsys, "eval", "listops", "--file", str(file), "--set", "task.longest=4", "--steps", "22")
+    assert short["curves"][0]["samples"] == 1
+    longer = json_of(capsys, "solve", "listops", "--size", "20", "--set", "task.longest=none", "--steps", "2")
+    assert longer["size"] == 20
+    assert longer["problem"].count("[") >= 20
+
+
+def test_every_shipped_network_can_be_tested_as_it_was_trained() -> None:
+    for name in shipped():
+        loaded = lt.load(name)
+        if not hasattr(loaded.task, "stream") and name not in ("babi", "chess"):  # these need data
+            for difficulty in loaded.recipe.valid_difficulty or loaded.recipe.difficulty:
+                assert len(loaded.task.sample(1, difficulty, 0, "test")) == 1
 
 
 def test_routers_that_are_shipped(capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +141,7 @@ def test_text_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == ["problem  1011", "answer   1101", "truth    the same"]
     assert lines[3] == "solved   yes"
-    assert lines[4].startswith("steps    9 (not at rest yet")
+    assert lines[4].startswith("steps    9 (not at rest: other --steps")
 
 
 def test_all_steps_goes_on_at_rest(capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,6 +224,14 @@ BAD = [
     "eval mazes --seed -1",
     "eval mazes --precision 16",
     "eval mazes --memory 4",
+    "eval mazes --file x.tsv",
+    "eval listops --file x.tsv",
+    "eval listops --file x.tsv --difficulty 3",
+    "eval listops --set model.width=8",
+    "eval listops --set task.nonsense=8",
+    "eval sudoku --set task.longest=8",
+    "solve listops --size 20",
+    "solve text --set task.pieces=8",
     "eval text --memory -1",
     "eval text --memory x",
     "eval mazes --device nope",

@@ -18,6 +18,7 @@ from longthink.think import Thinker, think, unfold
 
 WATCHED = ("attention", "gate")
 _MOST_PANELS = 24
+_CROWDED = 24  # columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,28 +94,26 @@ def draw(maps: AttentionMaps, head: int | None = None, title: str = "") -> Any:
     """Attention at each step (source to the right, target down), and below it the gates: step by column."""
     from longthink.inspect.figures import figure, heat
 
-    shown = _evenly(maps.steps)
-    columns = min(6, len(shown))
+    shown, count = _evenly(maps.steps), len(maps.labels)
+    columns = min(6 if count <= _CROWDED else 4, len(shown))
+    side = 2.1 if count <= _CROWDED else 3.1
     rows = -(-len(shown) // columns) if maps.attention is not None else 0
-    width, count = 2.1 * columns + 0.6, len(maps.labels)
     strips = _strips(maps, head)
     deep = 0.12 * maps.steps + 0.9
-    new = figure(max(width, 6.0), 2.2 * rows + deep * len(strips) + 0.3)
+    new = figure(max(side * columns + 0.6, 6.0), (side + 0.1) * rows + deep * len(strips) + 0.3)
     if title:
         new.suptitle(title, size=11, x=0.01, ha="left")
-    grid = new.add_gridspec(rows + len(strips), columns, height_ratios=[2.2] * rows + [deep] * len(strips))
-    small = {"size": max(3.5, min(7.0, 110 / count)), "family": "monospace"}
+    grid = new.add_gridspec(rows + len(strips), columns, height_ratios=[side + 0.1] * rows + [deep] * len(strips))
     if maps.attention is not None:
         seen = maps.seen(head)
         for i, step in enumerate(shown):
             axes = new.add_subplot(grid[i // columns, i % columns])
             heat(axes, seen[step - 1], f"step {step}")
-            axes.set_xticks(range(count), maps.labels, rotation=90 if max(map(len, maps.labels)) > 1 else 0, **small)
-            axes.set_yticks(range(count), maps.labels, **small)
+            _name_columns(axes, maps.labels)
     for i, (name, values) in enumerate(strips):
         axes = new.add_subplot(grid[rows + i, :])
         image = heat(axes, values, name, aspect="auto", extent=(-0.5, count - 0.5, maps.steps + 0.5, 0.5))
-        axes.set_xticks(range(count), maps.labels, **small)
+        _name_columns(axes, maps.labels, down=False, room=80)
         axes.set_ylabel("step", size=8)
         axes.yaxis.get_major_locator().set_params(integer=True)
         new.colorbar(image, ax=axes, pad=0.01, ticks=(0, 1)).ax.tick_params(labelsize=7)
@@ -134,18 +133,32 @@ def draw_heads(maps: AttentionMaps, steps: Sequence[int], title: str = "") -> An
     if maps.attention is None:
         raise UserError("This model notes no attention; look at its gates.")
     check_drawn(steps, maps.steps)
-    heads, count = maps.attention.shape[1], len(maps.labels)
+    heads = maps.attention.shape[1]
     new = figure(max(1.9 * heads + 0.6, 4.0), 2.1 * len(steps) + 0.4)
     if title:
         new.suptitle(title, size=11, x=0.01, ha="left")
-    small = {"size": max(3.0, min(6.0, 90 / count)), "family": "monospace"}
     for row, step in enumerate(steps):
         for head in range(heads):
             axes = new.add_subplot(len(steps), heads, row * heads + head + 1)
-            heat(axes, maps.attention[step - 1, head], f"step {step}, head {head}")
-            axes.set_xticks(range(count), maps.labels, rotation=90, **small)
-            axes.set_yticks(range(count), maps.labels, **small)
+            image = heat(axes, maps.attention[step - 1, head], f"step {step}, head {head}")
+            _name_columns(axes, maps.labels)
+    new.colorbar(image, ax=new.axes, ticks=(0, 1), shrink=0.5, pad=0.01).ax.tick_params(labelsize=7)
     return new
+
+
+def _name_columns(axes: Any, labels: Sequence[str], down: bool = True, room: int = _CROWDED) -> None:
+    """Where there is no room for all, the longer words: operations and not their digits, brackets and symbols."""
+    named = [i for i, label in enumerate(labels) if label]
+    if len(named) > room:
+        named = [i for i in named if len(labels[i]) > 1] or named
+    named = named[:: -(-len(named) // room) or 1]
+    words = [labels[i] for i in named]
+    small = {"size": max(4.5, min(7.0, (110 if down else 400) / max(1, len(named)))), "family": "monospace"}
+    axes.set_xticks(named, words, **small)
+    for tick, word in zip(axes.get_xticklabels(), words, strict=True):
+        tick.set_rotation(90 if len(word) > 1 and down else 0)  # one letter that lies down is another
+    if down:
+        axes.set_yticks(named, words, **small)
 
 
 def _strips(maps: AttentionMaps, head: int | None) -> list[tuple[str, Tensor]]:

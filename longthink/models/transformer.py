@@ -205,6 +205,7 @@ class Transformer(nn.Module):
         gathered = state.gathered
         if self.act is not None and gathered is not None:
             gathered = self.act.update(gathered, state.h, after)
+            note("act_steps", gathered.steps)  # how many each column has taken (Figure D.1)
         return Columns(after, gathered, None if state.balance is None else state.balance + balance)
 
     def read(self, state: Any, context: Context) -> Tensor:
@@ -215,6 +216,14 @@ class Transformer(nn.Module):
         if self.read_from == "first":
             return self.head(state[:, 0])
         return self.head(state[torch.arange(len(state), device=state.device), context.end])
+
+    def halting(self, state: Any, context: Context) -> Tensor:
+        """With adaptive computation time: 1 where all columns have stopped, and no step changes the answer; else 0."""
+        if isinstance(state, Layered):
+            state = state.state
+        if not isinstance(state, Columns) or state.gathered is None:
+            raise UserError("This Transformer does not say when to stop; build it with act='graves' or 'universal'.")
+        return ((state.gathered.spent >= 1) | context.padding).all(1).to(state.h.dtype)
 
     def penalty(self, state: Any, context: Context) -> Tensor | None:
         """What is added to the loss: the mean remainder of adaptive time (D.1), and what sparse layers ask for."""

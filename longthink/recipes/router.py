@@ -3,18 +3,22 @@
 Where the text and the public code differ: attention dropout falls on the query as in the text (the code: on the keys);
 depths are counted in operations, so tests have depths 7 and 8 (the code counts leaves too: 8 and 9); CTL++'s router has
 d_ff 512 as its published parameter count demands (the text says 1024), and its Transformer a dropout of 0.1 as in the
-code (the text: 0.5 for all). Transformers without gates begin with the code's small embeddings, of deviation
-sqrt(2 / d), on which the text is silent. CTL's training set has as many problems of each depth as the code's, which
-draws depths alike and keeps each problem once, so that half have five functions and few one or two (equal parts, as in
-the text, leave few different ones of five functions). Ours may repeat, as half of all problems are kept for tests; and
-all depths come up equally often. Checkpoints are chosen by easy validation accuracy, never by deeper problems (the
-published runs used a depth validation set); a run is over when ten validations in a row were without an error (the
-published ones went on). What is validated and kept is the average of about the last 1,000 updates' weights, but for the
-short recipes.
+code (the text: 0.5 for all). Transformers without gates begin with the code's small embeddings, of deviation sqrt(2 /
+d), on which the text is silent. CTL's training set has as many problems of each depth as the code's, which draws depths
+alike and keeps each problem once, so that half have five functions and few one or two (equal parts, as in the text,
+leave few different ones of five functions). Ours may repeat, as half of all problems are kept for tests; and all depths
+come up equally often. CTL++'s has equal parts where there are enough different problems (E.1.2); the public code adds
+all pairs of functions that training allows, ours has half of them, for the others validate. Arithmetic begins at depth
+1, of which half of the 200 problems are kept for tests (text: 0 to 5; the code trains on all 200). Checkpoints are
+chosen by easy validation accuracy, never by deeper problems (the published runs used a depth validation set); a run is
+over when ten validations in a row were without an error (the published ones went on). What is validated and kept is the
+average of about the last 1,000 updates' weights, but for the short recipes.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,6 +48,7 @@ def _rows(task: str) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         plain["dropout"] = 0.5
     if listops:
         plain = {"width": 256, "hidden": 1024, "heads": 16, "dropout": 0.015, "attention_dropout": 0.05}
+        plain["embedding_std"] = round(math.sqrt(2 / 256), 4)
         plain_fields = {"steps": 6, "learning_rate": 4e-4, "weight_decay": 0.05}
     gated: dict[str, Any] = {
         "ctl": {"width": 256, "hidden": 512, "heads": 1, "dropout": 0.5},
@@ -196,7 +201,29 @@ def _ablations() -> None:
         for row in ("transformer", "relative", "geometric"):
             for variant in ("graves", "universal"):
                 name, options = f"{row}-{variant}", {"act": variant}
-                make(row, name, model_options=options, steps=14, epochs=576, note="Table D.2, 60,000 updates")
+                make(row, name, model_options=options, steps=14, note="Table D.2, as published after 30,000 updates")
+
+
+def possible_problems(variant: str, functions: int, shared: int = 16, overlapping: int = 6) -> int:
+    """Of CTL++, with so many functions in training; for S with more than two of them, on average over the tables."""
+    if variant != "S":
+        return 8 * 2 * 16**functions
+    group = (32 - shared) // 4
+    pairs = group * (16 * group + shared * (8 + overlapping))  # from both groups, for all symbols
+    return int(pairs ** (functions // 2) / 8 ** (functions // 2 - 1))
+
+
+def fill_up(samples: int, most: Sequence[int]) -> tuple[int, ...]:
+    """Equal parts that add up to ``samples``, but for those that cannot be so large."""
+    parts: dict[int, int] = {}
+    for done, i in enumerate(sorted(range(len(most)), key=lambda i: most[i])):
+        parts[i] = min(most[i], (samples - sum(parts.values())) // (len(most) - done))
+    return tuple(parts[i] for i in range(len(most)))
+
+
+def _ctlpp_shares(variant: str, depths: tuple[int, ...], *options: int) -> tuple[int, ...]:
+    """Half of all problems belong to the training set, and all with one function."""
+    return fill_up(300_000, [possible_problems(variant, d, *options) // min(d, 2) for d in depths])
 
 
 def _ctlpp() -> None:
@@ -235,7 +262,7 @@ def _ctlpp() -> None:
                 task="ctlpp",
                 task_options={"variant": variant},
                 difficulty=depths,
-                shares=None,
+                shares=_ctlpp_shares(variant, depths),
                 balanced=False,
                 valid_difficulty=tuple(d for d in depths if d > 1),
                 model=model,
@@ -251,7 +278,9 @@ def _ctlpp() -> None:
             if variant == "S":
                 for shared, overlapping in S_GRID:
                     options = {"variant": "S", "shared_functions": shared, "overlapping_symbols": overlapping}
-                    add(replace(recipe, name=f"{recipe.name}-{shared}-{overlapping}", task_options=options))
+                    shares = _ctlpp_shares("S", depths, shared, overlapping)
+                    name = f"{recipe.name}-{shared}-{overlapping}"
+                    add(replace(recipe, name=name, task_options=options, shares=shares))
 
 
 _published()

@@ -72,7 +72,7 @@ class Exam:
         several = (self.difficulty,) if isinstance(self.difficulty, int) else self.difficulty
         return mixed_problems(task, self.samples, several, self.seed, self.split)
 
-    columns: ClassVar[tuple[str, ...]] = ("ours: as trained (step)", "ours: best (step)", "ours: last (step)")
+    columns: ClassVar[tuple[str, ...]] = ("ours: as published (step)", "ours: best (step)", "ours: last (step)")
 
     def measure(self, model: ThinkingModule, task: Task, half: bool) -> dict[str, Any]:
         """Accuracy over the steps."""
@@ -86,7 +86,8 @@ class Exam:
         return 100 * float(measured["final_accuracy"])
 
     def cells(self, measured: list[dict[str, Any]], trained: int) -> list[str]:
-        """What the seeds came to, for ``columns``; ``trained``: the steps of training, or of the published test."""
+        """What the seeds came to, for ``columns``; ``trained``: the steps of the published test, mostly those of
+        training."""
         there = [m for m in measured if trained in m["steps"]]
         at = spread([100 * m["accuracy"][m["steps"].index(trained)] for m in there]) + f" ({trained})" if there else "-"
         steps, curves = common_steps(measured)

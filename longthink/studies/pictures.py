@@ -11,6 +11,8 @@ import torch
 from longthink.studies.base import Exam, Study, common_steps
 from longthink.studies.found import Found, nearest, recipe_of, steps_of, taken
 
+_FEW_STEPS = 60
+
 
 def draw_steps(study: Study, one: Exam, found: Found, path: Path) -> None:
     from matplotlib.figure import Figure
@@ -26,7 +28,9 @@ def draw_steps(study: Study, one: Exam, found: Found, path: Path) -> None:
             steps, accuracies = steps[-1:], [seed[-1:] for seed in accuracies]
         curves = torch.tensor(accuracies) * 100
         if steps == [0]:  # it takes none, and answers the same whenever it is asked
-            axes.axhline(float(curves.mean()), linestyle=":", color=f"C{index}", label=row.label, linewidth=1.8)
+            # Several of these may lie upon each other.
+            dots = (0, (1, 1 + index % 4))
+            axes.axhline(float(curves.mean()), linestyle=dots, color=f"C{index}", label=row.label, linewidth=1.8)
             continue
         style = "o" if len(steps) == 1 else "-" if index < 10 else "--"  # there are ten colours
         (drawn,) = axes.plot(steps, curves.mean(0), style, color=f"C{index}", label=row.label, linewidth=1.8)
@@ -39,7 +43,9 @@ def draw_steps(study: Study, one: Exam, found: Found, path: Path) -> None:
         axes.axvspan(1, trained.pop(), color="0.88", zorder=0, label="steps in training")
     elif trained:
         axes.plot([], [], "o", color="0.4", ms=6, label="steps in training")
-    axes.set(xscale="log", xlabel="steps", ylabel="solved (%)", ylim=(-3, 103))
+    axes.set(xlabel="steps", ylabel="solved (%)", ylim=(-3, 103))
+    if max((max(m["steps"]) for _, row, _ in shown for m in taken(row, one, found)), default=0) > _FEW_STEPS:
+        axes.set_xscale("log")
     axes.set_title(f"{study.title}: {one.name}", fontsize=10)  # the legend is to the right of it
     axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
     axes.grid(alpha=0.25)

@@ -32,7 +32,7 @@ _FUNCTIONS = tuple("abcdefghi")  # D.3.2; the public code has two more, which ar
 @tasks.add("ctl")
 @dataclass(frozen=True)
 class CTL(TokenTask):
-    """Difficulty is the number of functions, all drawn alike; depth-1 problems are all in the training set (D.3.2).
+    """Difficulty is the number of functions, all drawn alike; all problems of depth 1 are for training (D.3.2).
 
     The published training set is 53,704 fixed samples; this one has no end below half of all problems.
     """

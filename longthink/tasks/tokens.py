@@ -116,7 +116,7 @@ def check_depth(name: str, n: int, depth: int, shallowest: int, seed: int, split
 
 def check_longest(longest: int | None) -> None:
     if longest is not None and longest < 1:
-        raise UserError(f"The longest problem must have 1 token or more, not {longest}; None stands for no limit.")
+        raise UserError(f"The longest problem must have 1 token or more, not {longest}; none stands for no limit.")
 
 
 def check_room(depth: int, tokens_a_level: int, longest: int | None) -> None:
@@ -124,7 +124,7 @@ def check_room(depth: int, tokens_a_level: int, longest: int | None) -> None:
     if longest is not None and needed > longest:
         raise UserError(
             f"Depth {depth} takes at least {needed} tokens and the longest problem may have {longest}; "
-            f"set longest to {needed} or more, or to None for no limit."
+            f"set longest to {needed} or more (task.longest={needed}), or to none for no limit."
         )
 
 

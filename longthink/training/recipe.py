@@ -228,7 +228,7 @@ def _literal(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
-        return None if text == "None" else text
+        return None if text.lower() == "none" else text
 
 
 def _check(r: Recipe) -> None:

@@ -14,7 +14,7 @@ from longthink.layers.feedforward import Dense, feedforwards
 from longthink.layers.positions import by_distance, relative_sinusoids
 from longthink.models import build
 from longthink.models.transformer import GatedLayer, PostNormLayer, Transformer
-from longthink.think import think, unfold
+from longthink.think import ACT, think, unfold
 from tests.fixtures import RELATIVE_ATTENTION, fixture
 
 ATTENTION = {
@@ -262,6 +262,29 @@ def test_adaptive_time_adds_a_penalty() -> None:
     assert 0 < penalty.item() <= 0.03
     plain = build("transformer", vocabulary=9, classes=4, width=8, hidden=8, heads=1)
     assert plain.penalty(think(plain, tokens, 3).state, plain.look(tokens)) is None
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("variant", ["graves", "universal"])
+def test_adaptive_time_stops_when_all_columns_have(variant: str) -> None:
+    torch.manual_seed(0)
+    sizes = {"vocabulary": 9, "classes": 4, "width": 8, "hidden": 8, "heads": 1}
+    model = build("transformer", **sizes, act=variant).double().eval()
+    model.act.halt.bias.fill_(-1.0)
+    model.act.halt.weight.mul_(4)
+    tokens = torch.tensor([[3, 1, 0, 0, 0], [1, 2, 3, 4, 5], [7, 8, 0, 0, 0]])
+    whole = think(model, tokens, 40, watch=("act_steps",))
+    counted = whole.trace["act_steps"]  # [batch, steps, columns]
+    padding = model.look(tokens).padding
+    assert (counted[:, 0] == 1).all()
+    taken = counted[:, -1].masked_fill(padding, 0).amax(1)
+    assert taken.max() < 40
+    assert len(set(taken.tolist())) > 1
+    stopped = think(model, tokens, 40, halt=ACT())
+    assert stopped.steps_used.tolist() == taken.tolist()
+    torch.testing.assert_close(stopped.logits, whole.logits)
+    with pytest.raises(UserError, match="build it with act="):
+        think(build("transformer", **sizes).eval(), tokens, 3, halt=ACT())
 
 
 def test_modified_router_has_a_residual_update() -> None:

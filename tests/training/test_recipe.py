@@ -15,6 +15,8 @@ from longthink.errors import UserError
 from longthink.loading import rebuild
 from longthink.models.deepthinking import DeepThinking
 from longthink.recipes import recipes
+from longthink.recipes.router import fill_up, possible_problems
+from longthink.tasks import task as made_task
 from longthink.training.losses import draw_plan
 from longthink.training.recipe import Recipe, differences, override
 from tests.fixtures import SHARED
@@ -289,6 +291,26 @@ def test_the_hash_sees_everything_but_name_and_note(data: st.DataObject, name: s
     again = Recipe.from_json(json.loads(json.dumps(changed.to_json())))
     assert again == changed
     assert again.hash() == changed.hash()
+
+
+def test_as_many_problems_of_each_depth_as_there_are() -> None:
+    assert fill_up(10, [100, 100]) == (5, 5)
+    assert fill_up(10, [100, 2, 3]) == (5, 2, 3)
+    assert fill_up(10, [1, 2]) == (1, 2)
+    for variant, depth in (("A", 2), ("R", 2), ("S", 2)):
+        made = made_task("ctlpp", variant=variant).sample(60_000, depth, 0, "train").inputs.unique(dim=0)
+        assert len(made) == pytest.approx(possible_problems(variant, depth) / 2, rel=0.1)
+    shares = recipes["ctlpp-A-router"].shares
+    assert shares is not None
+    assert shares[:3] == (256, 2048, 32_768)
+    assert sum(shares) == recipes["ctlpp-A-router"].train_samples
+
+
+@pytest.mark.parametrize("name", [name for name in recipes if recipes[name].model == "transformer"])
+def test_transformers_without_gates_begin_with_small_embeddings(name: str) -> None:
+    options = recipes[name].model_options
+    if not options.get("gate"):
+        assert options["embedding_std"] == pytest.approx((2 / options["width"]) ** 0.5, abs=1e-3)
 
 
 @pytest.mark.parametrize("name", recipes)
