@@ -361,7 +361,7 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Time what is slow and true beside what is fast, in one run."""
-    from longthink.bench import cvmm, deepthinking, dnc, explore, language, router, timing
+    from longthink.bench import cvmm, deepthinking, dnc, explore, generators, language, router, timing
     from longthink.terminal import print_table
 
     gpu = timing.device() == "cuda"
@@ -372,6 +372,7 @@ def bench(
             deepthinking.measure((50, 200, 400)) if gpu else deepthinking.measure((4,), 16, 3, False)
         ),
         "dnc": lambda: dnc.measure(32, 200) if gpu else dnc.measure(2, 10, 2, cells=16),
+        "generators": generators.measure,
         "explore": lambda: explore.measure((9, 33), 100, 20),
         "language": lambda: language.measure() if gpu else language.measure(("dense", "sigma_moe"), 2, small=True),
         "router": lambda: router.measure(512 if gpu else 4, 10 if gpu else 3),
@@ -386,6 +387,8 @@ def bench(
         return
     rows = [[_cell(value) for value in row.values()] for row in found["rows"]]
     print_table(list(found["rows"][0]), rows, f"{found['benchmark']} ({found['hardware']})")
+    if not gpu and what not in ("explore", "generators"):
+        print("A toy size, to see that it runs: the table that counts is made on a GPU.")
 
 
 @app.command("list")

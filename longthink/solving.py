@@ -138,7 +138,7 @@ def pose(
         problem = task("mazes", style=style)
     if text is not None:
         batch = problem.parse(text)
-        check_memory(loaded, math.prod(batch.inputs.shape[2:]))
+        check_memory(loaded, _places(batch))
         return batch
     habits = HABITS.get(problem.name)
     if size is None:
@@ -146,7 +146,15 @@ def pose(
     problem.sample(0, size, seed, "test")  # the task's own complaints come before those about memory
     if habits is not None:
         check_memory(loaded, habits.outputs(size))
-    return problem.sample(1, size, seed, "test")
+    batch = problem.sample(1, size, seed, "test")
+    if habits is None:
+        check_memory(loaded, _places(batch))
+    return batch
+
+
+def _places(batch: Batch) -> int:
+    """Of an image's pixels, or of a row's tokens."""
+    return math.prod(batch.inputs.shape[1 if batch.inputs.dim() == 2 else 2 :])
 
 
 def default_steps(loaded: Loaded, batch: Batch) -> int:
@@ -243,13 +251,15 @@ def usable_device(name: str) -> torch.device:
 def check_memory(loaded: Loaded, outputs: int, samples: int = 1, kept: int = 0) -> None:
     """Refuse what cannot fit, before the machine starts to swap: so many problems at once, and ``kept`` bytes."""
     shape, side = loaded.task.shape, 8
-    if "dims" not in shape:  # rows of tokens or vectors are short
-        return
     device = next(loaded.model.parameters()).device
-    with torch.no_grad():
-        small = torch.zeros(1, shape["inputs"], *(side,) * shape["dims"], device=device)
-        state = loaded.model.start(loaded.model.look(small))
-    need = samples * outputs * _BUFFERS * sum(t.nbytes for t in tensors(state)) / side ** shape["dims"]
+    if "dims" not in shape:  # rows of tokens or vectors are short, but every token may look at every other
+        heads = loaded.recipe.model_options.get("heads", 1) if loaded.recipe.model == "transformer" else 0
+        need = samples * _BUFFERS * 4.0 * heads * outputs**2
+    else:
+        with torch.no_grad():
+            small = torch.zeros(1, shape["inputs"], *(side,) * shape["dims"], device=device)
+            state = loaded.model.start(loaded.model.look(small))
+        need = samples * outputs * _BUFFERS * sum(t.nbytes for t in tensors(state)) / side ** shape["dims"]
     memory = _memory()
     have = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else memory - kept
     if need > have or kept > memory:

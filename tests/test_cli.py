@@ -231,6 +231,7 @@ BAD = [
     "eval listops --set task.nonsense=8",
     "eval sudoku --set task.longest=8",
     "solve listops --size 20",
+    "solve ctl --size 1000000",
     "solve text --set task.pieces=8",
     "eval text --memory -1",
     "eval text --memory x",

@@ -16,9 +16,9 @@ from tests.ops.interpreted import assert_equal_in_the_interpreter
 
 def problem(n: int, directed: bool, padded: bool, seed: int, kind: torch.dtype = torch.double) -> list[Tensor | None]:
     torch.manual_seed(seed)
-    logits = 3 * torch.randn(2, 3, n, n, dtype=kind)
-    direction = torch.randn(2, 3, n, 2, dtype=kind) if directed else None
-    padding = torch.arange(n) >= torch.tensor([[n], [max(1, n - 2)]]) if padded else None
+    logits = 3 * torch.randn(3, 2, n, n, dtype=kind)
+    direction = torch.randn(3, 2, n, 2, dtype=kind) if directed else None
+    padding = torch.arange(n) >= torch.tensor([[n], [max(1, n - 2)], [0]]) if padded else None  # the last is all masked
     return [logits, direction, padding]
 
 
@@ -77,6 +77,21 @@ def test_plain_equals_naive(n: int, directed: bool, padded: bool, seed: int) -> 
         torch.testing.assert_close(plain, naive, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("n", [257, 1031])
+def test_long_rows_are_products_too(n: int) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(1, 1, n, n, dtype=torch.double) - 3
+    weights = plain_weights(logits)[0, 0]
+    p = logits[0, 0].sigmoid()
+    for i in (0, 1, n // 2, n - 2, n - 1):
+        order = sorted((j for j in range(n) if j != i), key=lambda j: (abs(j - i), j < i))  # Figure 5.2
+        left, row = 1.0, torch.zeros(n, dtype=torch.double)
+        for j in order:
+            row[j] = p[i, j] * left
+            left *= 1 - float(p[i, j])
+        torch.testing.assert_close(weights[i], row, rtol=1e-9, atol=1e-14)
+
+
 def test_rows_sum_to_at_most_one_and_forget_nothing() -> None:
     logits, direction, padding = problem(33, True, True, 0)
     assert logits is not None
@@ -120,6 +135,13 @@ for n, blocks in [(1, None), (2, None), (7, None), (13, None), (13, (4, 8, 4)), 
             plain = values_and_gradients(plain_weights, *arguments)
             for a, b in zip(ours, plain):
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+            for kind in (torch.bfloat16, torch.float16) if n in (2, 7) else ():  # in and out; sums are in single precision
+                half = [t.to(kind) if t is not None and t.is_floating_point() else t for t in arguments]
+                exact = [t.double() if t is not None and t.is_floating_point() else t for t in half]
+                ours = values_and_gradients(fast.fast_weights, *half)
+                for a, b in zip(ours, values_and_gradients(plain_weights, *exact)):
+                    assert a.dtype == kind
+                    assert (a.double() - b).norm() <= 2e-2 * b.norm() + 1e-12
 for n, heads, channels in [(1, 1, 16), (5, 2, 20), (17, 1, 32)]:
     for also in (False, True):
         arguments = reading_problem(n, heads, channels, also, also)
