@@ -96,7 +96,8 @@ def _study(
         remarks=(
             f"Stored: {500 * epochs:,} updates (--set epochs={epochs} --set train_samples=16000) of the 10,000 that "
             "the recipes plan. Losses in the picture have the terms that balance experts in them: at best 0.12 for "
-            "Switch, -0.003 for sigma-MoE (-0.33 with a weight of 0.01), nothing for the others."
+            "Switch, -0.003 for sigma-MoE (-0.33 with a weight of 0.01), nothing for the others. "
+            "Tokens a second and peak memory: benchmarks/results (`longthink bench language`)."
         ),
         learning_curves=True,
     )

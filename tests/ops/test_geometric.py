@@ -135,7 +135,7 @@ for n, blocks in [(1, None), (2, None), (7, None), (13, None), (13, (4, 8, 4)), 
             plain = values_and_gradients(plain_weights, *arguments)
             for a, b in zip(ours, plain):
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-            for kind in (torch.bfloat16, torch.float16) if n in (2, 7) else ():  # in and out; sums are in single precision
+            for kind in (torch.bfloat16, torch.float16) if n in (2, 7) else ():  # sums stay in single
                 half = [t.to(kind) if t is not None and t.is_floating_point() else t for t in arguments]
                 exact = [t.double() if t is not None and t.is_floating_point() else t for t in half]
                 ours = values_and_gradients(fast.fast_weights, *half)
