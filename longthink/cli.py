@@ -243,6 +243,9 @@ def evaluate(
     memory: Annotated[
         str | None, typer.Option(help="A,B,..: how far a language model looks back, beside what it does by itself.")
     ] = None,
+    farthest: Annotated[
+        int | None, typer.Option(help="Distances beyond this count as this one for a language model.")
+    ] = None,
     device: Device = "cpu",
     precision: Annotated[str, typer.Option(help="32 or bf16.")] = "32",
     as_json: Json = False,
@@ -272,10 +275,10 @@ def evaluate(
                 "A language model reads the first --samples blocks of its test text; leave out --difficulty, --steps, "
                 "--seed, --read-every, --chunk and --plot."
             )
-        _bits(loaded, weights, samples, memory, precision, as_json, out)
+        _bits(loaded, weights, samples, memory, farthest, precision, as_json, out)
         return
-    if memory is not None:
-        raise UserError(f"Only language models look back at a memory; leave out --memory for {weights}.")
+    if (memory, farthest) != (None, None):
+        raise UserError(f"Only language models look back; leave out --memory and --farthest for {weights}.")
     trained = recipe.valid_difficulty or recipe.difficulty  # some depths are all for training
     chosen = trained if difficulty is None else whole_numbers("difficulty", difficulty)
     if steps is None:
@@ -413,7 +416,14 @@ def show_list(
 
 
 def _bits(
-    loaded: lt.Loaded, name: str, blocks: int, memory: str | None, precision: str, as_json: bool, out: Path | None
+    loaded: lt.Loaded,
+    name: str,
+    blocks: int,
+    memory: str | None,
+    farthest: int | None,
+    precision: str,
+    as_json: bool,
+    out: Path | None,
 ) -> None:
     """What a language model is measured in, over the first blocks of its test text, by how far it looks back."""
     from longthink.models.language import Language
@@ -421,7 +431,7 @@ def _bits(
     from longthink.terminal import print_table
     from longthink.training.files import write_json
 
-    options: dict[str, Any] = {"blocks": blocks, "half": precision == "bf16"}
+    options: dict[str, Any] = {"blocks": blocks, "half": precision == "bf16", "farthest": farthest}
     wanted = () if memory is None else whole_numbers("memory", memory)
     at_least(0, memory=min(wanted, default=0))
     assert isinstance(loaded.model, Language)
@@ -432,6 +442,7 @@ def _bits(
         "task": loaded.task.name,
         "precision": precision,
         "trained": {"memory": loaded.model.memory},
+        "farthest": farthest,
         "memories": [{"memory": length, **one.to_json()} for length, one in found.items()],
     }
     if out is not None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from longthink.errors import UserError
+from longthink.layers.causal import CausalRelativeAttention
 from longthink.loading import Loaded
 from longthink.models.language import Language, Memory
 from longthink.tasks.base import Split
@@ -60,12 +61,14 @@ def measure(
     steps: int,
     *,
     memory: int | None = None,
+    farthest: int | None = None,
     blocks: int | None = None,
     half: bool = False,
     on_block: Callable[[int, Measured], None] | None = None,
 ) -> Measured:
     """One pass over a stream, or its first ``blocks``; ``memory`` positions are looked back at (None: as many as the
-    model says, 4 times those of training where nothing else was said). ``half`` computes in bfloat16.
+    model says, 4 times those of training where nothing else was said), and distances beyond ``farthest`` count as that
+    one (None: as they are). ``half`` computes in bfloat16.
 
     With one stream and a memory as long as the text this is one long pass over the whole text. Every further stream
     begins without a memory, which costs a little; use few for a final number.
@@ -74,7 +77,7 @@ def measure(
     cost = torch.zeros((), dtype=torch.double, device=device)
     tokens = 0
     past: Memory | None = None
-    with remembering(model, memory), torch.autocast(device.type, torch.bfloat16, enabled=half):
+    with remembering(model, memory, farthest), torch.autocast(device.type, torch.bfloat16, enabled=half):
         for number in range(min(stream.blocks, blocks or stream.blocks)):
             batch = stream.block(number).to(device)
             context = model.look((batch.inputs, past))
@@ -97,14 +100,21 @@ def measure_weights(loaded: Loaded, split: Split = "test", streams: int = 1, **o
 
 
 @contextmanager
-def remembering(model: Language, positions: int | None) -> Iterator[None]:
-    """The model in evaluation, with a memory of this many positions; afterwards as it was."""
+def remembering(model: Language, positions: int | None, farthest: int | None = None) -> Iterator[None]:
+    """The model in evaluation, with a memory of this many positions and no larger distances; afterwards as it was."""
+    if farthest is not None and (farthest < 0 or model.peri):
+        raise UserError(f"Distances are at most 0 or more, not {farthest}, and relative ones: MoEUT's are not.")
+    relative = [part for part in model.modules() if isinstance(part, CausalRelativeAttention)]
     before, training = model.evaluation_memory, model.training
     model.eval()
     if positions is not None:
         model.evaluation_memory = positions
+    for part in relative:
+        part.farthest = farthest
     try:
         yield
     finally:
         model.evaluation_memory = before
+        for part in relative:
+            part.farthest = None
         model.train(training)

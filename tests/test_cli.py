@@ -235,6 +235,8 @@ BAD = [
     "solve text --set task.pieces=8",
     "eval text --memory -1",
     "eval text --memory x",
+    "eval text --farthest -1",
+    "eval mazes --farthest 3",
     "eval mazes --device nope",
     "eval mazes --out x.txt",
     "eval mazes --out FILE/x.json",

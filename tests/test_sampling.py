@@ -168,6 +168,17 @@ def test_measuring_in_blocks_is_one_long_pass(options: dict[str, Any], length: i
     assert model.evaluation_memory == 80  # as it was
 
 
+def test_distances_beyond_the_farthest_are_measured_as_it() -> None:
+    model = make(**MODELS[0]).double()
+    stream = Stream(np.random.default_rng(0).integers(1, 12, 200).astype(np.uint8), 1, 20)
+    plain, same, other = (measure(model, stream, 2, farthest=far).bits for far in (None, 99, 5))
+    assert plain == pytest.approx(same)
+    assert abs(plain - other) > 1e-6
+    assert measure(model, stream, 2).bits == pytest.approx(plain)  # nothing is left behind
+    with pytest.raises(UserError, match="Distances are at most"):
+        measure(make(**MODELS[1]), stream, 2, farthest=5)
+
+
 def test_streams_share_a_text_without_a_token_twice() -> None:
     model = make(**MODELS[0])
     tokens = np.random.default_rng(0).integers(0, 12, 62).astype(np.uint8)

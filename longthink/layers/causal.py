@@ -37,13 +37,15 @@ class CausalRelativeAttention(nn.Module):
         self.content_bias = nn.Parameter(torch.zeros(heads, self.channels))
         self.position_bias = nn.Parameter(torch.zeros(heads, self.channels))
         self.scale = nn.Parameter(torch.tensor([1 / math.sqrt(self.channels)]))
+        self.farthest: int | None = None
+        """Where training knew no larger distance, those that are count as this one (Transformer-XL's clamp_len)."""
 
     def forward(self, x: Tensor, seen: Tensor) -> Tensor:
         (batch, n, width), total = x.shape, seen.shape[1]
         q = self.query(x).view(batch, n, self.heads, self.channels)
         content = (q + self.content_bias) * self.scale
         position = ((q + self.position_bias) * self.scale).transpose(1, 2)
-        encoding = past_encoding(total, width, x.device).to(x.dtype)
+        encoding = at_most(past_encoding(total, width, x.device), self.farthest).to(x.dtype)
         if n < self.channels // 2 and not torch.is_grad_enabled():
             read = self._few_read(content.transpose(1, 2), position, seen, encoding).transpose(1, 2)
         else:
@@ -87,6 +89,12 @@ def past_encoding(total: int, width: int, device: torch.device) -> Tensor:
     if torch.compiler.is_compiling() or capturing:  # nothing made here may outlive it
         return sinusoids(torch.arange(1 - total, 1, device=device), width)
     return _encoding(1 << (total - 1).bit_length(), width, device, torch.get_default_dtype())[-total:]
+
+
+def at_most(encoding: Tensor, farthest: int | None) -> Tensor:
+    """Encodings of distances up to 0, with that of the farthest one in place of those beyond."""
+    beyond = 0 if farthest is None else len(encoding) - 1 - farthest
+    return encoding if beyond <= 0 else torch.cat([encoding[beyond].expand(beyond, -1), encoding[beyond:]])
 
 
 @lru_cache(maxsize=16)

@@ -156,18 +156,22 @@ def _short() -> None:
 
 def _long() -> None:
     """Routers whose answers are to stay: every fourth update the long-horizon loss asks for them after up to 60 steps
-    and as many more as in training. That of ListOps starts where the short one ended, as does one with more updates of
-    the plain kind, mostly on the deeper problems of the same training depths, for it makes no errors on the others."""
+    and as many more as in training. That of ListOps goes on where one with more updates of the plain kind ended, which
+    are mostly on the deeper problems of the same training depths, for the short one makes no errors on the others."""
     horizon: dict[str, Any] = {"alpha": 0.5, "horizon": 60, "progressive_every": 4, "patient_steps": 100}
     note = "the router of Table 5.1 with the long-horizon loss"
     for name in ("ctl-router", "ctl-backward-router"):
         full = recipes[name]
         add(replace(full, name=f"{name}-long", note=note, first_n=full.steps, **horizon))
-    short, note = recipes["listops-router-short"], "7,812 more updates with the long-horizon loss"
-    more: dict[str, Any] = {"weights": short.name, "learning_rate": 2e-4, "warmup_updates": 200, "average": 0.999}
-    add(replace(short, name="listops-router-long", note=note, first_n=short.steps, epochs=4, **horizon, **more))
-    more |= {"learning_rate": 3e-4, "shares": (1, 1, 2, 3, 5)}
-    add(replace(short, name="listops-router-more", note="15,624 more updates, 2/3 on depths 4 and 5", epochs=8, **more))
+    short, note = recipes["listops-router-short"], "15,624 more updates of the short one, 2/3 on depths 4 and 5"
+    deeper: dict[str, Any] = {"warmup_updates": 200, "average": 0.999, "shares": (1, 1, 2, 3, 5)}
+    more = replace(
+        short, name="listops-router-more", note=note, weights=short.name, learning_rate=3e-4, epochs=8, **deeper
+    )
+    add(more)
+    note = "7,812 more updates with the long-horizon loss"
+    long = replace(more, name="listops-router-long", note=note, weights=more.name, learning_rate=2e-4, epochs=4)
+    add(replace(long, first_n=short.steps, **horizon))
 
 
 def _with_experts() -> None:

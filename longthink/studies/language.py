@@ -59,13 +59,15 @@ class Bits(Exam):
     streams: int = 16
     memory: int | None = None
     """Positions that are looked back at; None for as many as the model says, four times those of training."""
+    farthest: int | None = None
+    """Distances beyond this count as this one."""
 
     def measure(self, model: ThinkingModule, task: Task, half: bool) -> dict[str, Any]:
         assert isinstance(task, Text)
         assert isinstance(self.difficulty, int)
         stream = task.stream(self.split, self.streams, self.difficulty)
         blocks = min(stream.blocks, self.samples // self.streams)
-        found = measure(model, stream, self.steps, memory=self.memory, blocks=blocks, half=half)  # type: ignore[arg-type]
+        found = measure(model, stream, self.steps, memory=self.memory, farthest=self.farthest, blocks=blocks, half=half)  # type: ignore[arg-type]
         return {"samples": found.tokens, **found.to_json()}
 
     def value(self, measured: dict[str, Any]) -> float:
@@ -88,6 +90,7 @@ def _study(
         ),
         exams=(
             Bits("test", 512, 4_000, 12),
+            Bits("test, no distance larger than in training", 512, 4_000, 12, farthest=1023),
             Bits("test, with the memory of training", 512, 4_000, 12, memory=512),
             Bits("valid", 512, 2_000, 12, split="valid"),
         ),

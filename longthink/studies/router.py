@@ -200,8 +200,8 @@ def _expressions() -> None:
         "arithmetic": {"NDR in a fifth of the updates": "arithmetic-router-short"},
         "listops": {
             "NDR in a fifth of the updates": "listops-router-short",
-            "NDR in a fifth of the updates, then the long-horizon loss": "listops-router-long",
             "NDR in a fifth of the updates, then 4/5 as many on deeper ones": "listops-router-more",
+            "the same, then the long-horizon loss": "listops-router-long",
         },
     }
     for task, table, rows, steps in (("arithmetic", "5.3", arithmetic, 30), ("listops", "5.4", listops, 40)):

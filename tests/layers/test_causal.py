@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from longthink.errors import UserError
 from longthink.layers import causal
-from longthink.layers.causal import CausalRelativeAttention, past_encoding
+from longthink.layers.causal import CausalRelativeAttention, at_most, past_encoding
 from longthink.layers.positions import sinusoids
 from longthink.layers.switch_head import SwitchHead, rotated
 from longthink.ops.relative import by_past_distance, may_see
@@ -110,6 +110,23 @@ def test_long_tables_of_positions_have_the_short_ones_at_their_end() -> None:
     exact = sinusoids(torch.arange(-4, 1), 8)
     torch.testing.assert_close(past_encoding(5, 8, torch.device("cpu")), exact)
     assert len(past_encoding(1, 8, torch.device("cpu"))) == 1
+
+
+def test_far_distances_can_count_as_the_farthest_of_training() -> None:
+    whole = past_encoding(9, 8, torch.device("cpu"))
+    for farthest in (0, 3, 8, 20):
+        torch.testing.assert_close(at_most(whole, farthest), sinusoids(-torch.arange(9).clamp(max=farthest).flip(0), 8))
+    assert at_most(whole, None) is whole
+    torch.manual_seed(0)
+    layer, seen = CausalRelativeAttention(8, 2).eval(), torch.randn(2, 9, 8)
+    plain = layer(seen[:, -3:], seen)
+    layer.farthest = 8
+    torch.testing.assert_close(layer(seen[:, -3:], seen), plain)
+    layer.farthest = 2
+    few = layer(seen[:, -3:], seen)
+    assert not torch.allclose(few, plain)
+    with torch.no_grad():  # the path for few queries
+        torch.testing.assert_close(layer(seen[:, -1:], seen), few[:, -1:])
 
 
 def test_rotary_products_depend_on_the_distance_alone() -> None:
