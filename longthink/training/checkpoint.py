@@ -166,7 +166,7 @@ def load_last(
             "flawless": int(about.get("flawless", 0)),
             "sums": {name: (float(total), int(count)) for name, (total, count) in about["sums"].items()},
             "memory": memory,
-            "data": about.get("data"),
+            "data": None if about.get("data") is None else dict(about["data"]),
         }
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         reason = str(error).splitlines()[-1].strip().rstrip(".")

@@ -262,7 +262,7 @@ def resume(run: RunFolder) -> None:
     optimizer = make_optimizer(TOY, model)
     about = load_last(run, model, optimizer, average)
     assert about is not None
-    assert about.keys() == {"update", "seconds", "best", "flawless", "sums", "memory"}
+    assert about.keys() == {"update", "seconds", "best", "flawless", "sums", "memory", "data"}
     for weight in model.parameters():  # an optimiser whose memory has gone bad fails only when it is used
         weight.grad = torch.ones_like(weight)
     optimizer.step()
