@@ -191,15 +191,15 @@ def _over_time(axes: Any, trace: MemoryTrace, values: Tensor, title: str, unit: 
     """One row a number, one column a time step; red lines above where an answer is due."""
     from longthink.inspect.figures import COLOURS, INK, heat
 
-    heat(axes, values.T, title, aspect="auto", extent=(0.5, len(values) + 0.5, values.shape[1] - 0.5, -0.5))
+    heat(axes, values.T, aspect="auto", extent=(0.5, len(values) + 0.5, values.shape[1] - 0.5, -0.5))
     axes.set_xlim(0.5, trace.times + 0.5)  # one time for all: the input ends before the thinking steps
     axes.set_ylabel(unit, size=8)
     axes.set_xlabel("time", size=8)
     axes.locator_params(integer=True)
     if "read modes" in title:
         axes.set_yticks(range(len(MODES)), MODES)
+    axes.set_title(title, size=9, loc="left", color=INK, pad=6 if trace.truth is None else 8)
     if trace.truth is not None:
         due = trace.truth.any(-1).nonzero().flatten() + 1
         above = axes.get_xaxis_transform()
         axes.hlines([1.03] * len(due), due - 0.5, due + 0.5, COLOURS[3], lw=1.5, transform=above, clip_on=False)
-        axes.set_title(title, size=9, loc="left", color=INK, pad=8)
