@@ -29,6 +29,8 @@ from longthink.training.files import finite, replace_file
 AT_REST = 1e-5
 """The shipped networks come to a fixed point: below this relative change nothing moves that matters."""
 MOST_STEPS = 10**12
+_STEPS_A_LEVEL = 1.5
+"""Routers take 1 to 1.25 for each operation or function, and those that do not come to rest lose answers later."""
 _BUFFERS = 9  # copies of the state at the worst moment of a step: measured
 
 
@@ -159,10 +161,10 @@ def _places(batch: Batch) -> int:
 
 def default_steps(loaded: Loaded, batch: Batch) -> int:
     """A generous budget where the shipped networks come to rest and leave most of it; else the steps of training, and
-    as many more as the problem is larger. Models that have read the answer off their input take none."""
+    some more for each level that the problem is deeper. Models that have read the answer off their input take none."""
     habits = HABITS.get(loaded.task.name)
-    larger = max(1.0, batch.difficulty / max(loaded.recipe.difficulty))
-    steps = habits.steps(batch.difficulty) if habits else math.ceil(larger * loaded.recipe.steps)
+    deeper = max(0, batch.difficulty - max(loaded.recipe.difficulty)) if loaded.recipe.steps else 0
+    steps = habits.steps(batch.difficulty) if habits else loaded.recipe.steps + math.ceil(_STEPS_A_LEVEL * deeper)
     return min(steps, getattr(loaded.model, "max_steps", None) or steps)
 
 

@@ -393,8 +393,8 @@ def test_solve_with_a_model_of_tokens(recipe: str, tmp_path: Path, capsys: pytes
     for more in ([], ["--size", "9"]):
         assert main(["solve", chosen.task, "--weights", str(weights), "--json", *more]) == 0
         found = json.loads(capsys.readouterr().out)
-        larger = found["size"] / max(chosen.difficulty)
-        assert found["budget"] == math.ceil(chosen.steps * max(1, larger))
+        deeper = max(0, found["size"] - max(chosen.difficulty))
+        assert found["budget"] == (chosen.steps + math.ceil(1.5 * deeper) if chosen.steps else 0)
         assert found["solved"] in (True, False)
         assert found["answer"]
         assert found["truth"]
