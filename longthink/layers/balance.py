@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from longthink.layers.pooled import log_sum, pooled
+from longthink.layers.pooled import log_sum, pooled, several
 from longthink.layers.selection import Chosen
 from longthink.registry import Registry
 
@@ -20,7 +21,9 @@ def entropy(chosen: Chosen) -> Tensor:
     each = chosen.logits.flatten(0, -2).log_softmax(-1)
     if chosen.there is not None:
         each = each.masked_fill(~chosen.there.flatten()[:, None], -torch.inf)
-    log_p = log_sum(each, chosen.training) - _number(chosen).clamp_min(1).log()
+    number = _number(chosen)
+    log_number = number.clamp_min(1).log() if isinstance(number, Tensor) else math.log(max(1, number))
+    log_p = log_sum(each, chosen.training) - log_number
     return (log_p.exp() * log_p).sum()
 
 
@@ -59,11 +62,13 @@ def usage(chosen: Chosen) -> Tensor:
     return counts / weight.sum(1, keepdim=True).clamp_min(1)
 
 
-def _number(chosen: Chosen) -> Tensor:
-    """Of tokens, on all devices."""
+def _number(chosen: Chosen) -> Tensor | int:
+    """Of tokens, on all devices; a plain number costs no kernels."""
     scores, there = chosen.scores, chosen.there
-    own = scores.new_full((), scores[..., 0].numel()) if there is None else there.sum().to(scores.dtype)
-    return pooled(own, chosen.training)
+    own = scores[..., 0].numel()
+    if there is None and not several(chosen.training):
+        return own
+    return pooled(scores.new_full((), own) if there is None else there.sum().to(scores.dtype), chosen.training)
 
 
 def _counted(chosen: Chosen) -> Tensor:

@@ -13,16 +13,17 @@ from torch import Tensor
 
 def pooled(own: Tensor, training: bool) -> Tensor:
     """The sum of what all devices have; each must ask for it. In evaluation, and alone, a device keeps its own."""
-    return _sum(own) if _several(training) else own
+    return _sum(own) if several(training) else own
 
 
 def log_sum(each: Tensor, training: bool) -> Tensor:
     """Log of the sum of exp(each) [tokens, experts] over the tokens of all devices."""
     own = each.logsumexp(0)
-    return pooled(own.exp(), training).log() if _several(training) else own
+    return pooled(own.exp(), training).log() if several(training) else own
 
 
-def _several(training: bool) -> bool:
+def several(training: bool) -> bool:
+    """Do devices share the batch?"""
     if not (training and torch.distributed.is_available() and torch.distributed.is_initialized()):
         return False
     return torch.distributed.get_world_size() > 1

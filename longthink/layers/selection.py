@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from longthink.errors import UserError
 from longthink.layers.dropout import keep_mask
-from longthink.layers.pooled import log_sum, pooled
+from longthink.layers.pooled import log_sum, pooled, several
 from longthink.registry import Registry
 
 selections: Registry[type[Selection]] = Registry("selection of experts")
@@ -73,8 +73,10 @@ class Selection(nn.Module):
         scores = self.scores(seen)
         kept = self._kept(seen)
         ranking = self.ranking(seen.detach(), scores.detach(), there)
-        experts = ranking.masked_fill(~kept, -torch.inf).topk(self.k, dim=-1).indices
-        gates = self.gates(seen, scores, experts, kept[experts], there)
+        if kept is not None:
+            ranking = ranking.masked_fill(~kept, -torch.inf)
+        experts = ranking.topk(self.k, dim=-1).indices
+        gates = self.gates(seen, scores, experts, None if kept is None else kept[experts], there)
         return Chosen(experts, gates, logits, scores, there, self.training)
 
     def noisy(self, x: Tensor, logits: Tensor) -> Tensor:
@@ -87,15 +89,18 @@ class Selection(nn.Module):
         """What the top-k looks at; no gradient passes."""
         return scores
 
-    def gates(self, logits: Tensor, scores: Tensor, experts: Tensor, kept: Tensor, there: Tensor | None) -> Tensor:
-        """[batch, n, k]; ``kept`` is False for those dropped experts that had to fill up the k."""
-        return scores.gather(-1, experts) * kept
+    def gates(
+        self, logits: Tensor, scores: Tensor, experts: Tensor, kept: Tensor | None, there: Tensor | None
+    ) -> Tensor:
+        """[batch, n, k]; ``kept`` is False for those dropped experts that had to fill up the k; None: none was."""
+        chosen = scores.gather(-1, experts)
+        return chosen if kept is None else chosen * kept
 
-    def _kept(self, logits: Tensor) -> Tensor:
-        """m of Eq. 7.21: [experts]."""
-        if self.training and self.expert_dropout:
-            return keep_mask((self.experts,), self.expert_dropout, logits.device)
-        return torch.ones(self.experts, dtype=torch.bool, device=logits.device)
+    def _kept(self, logits: Tensor) -> Tensor | None:
+        """m of Eq. 7.21: [experts]; None where no expert is dropped."""
+        if not (self.training and self.expert_dropout):
+            return None
+        return keep_mask((self.experts,), self.expert_dropout, logits.device)
 
 
 @selections.add("sigmoid")
@@ -118,7 +123,9 @@ class Softmax(Selection):
 class SoftmaxRenormalised(Softmax):
     """Softmax over all experts, then top-k, divided by the sum of the k (Eq. F.3)."""
 
-    def gates(self, logits: Tensor, scores: Tensor, experts: Tensor, kept: Tensor, there: Tensor | None) -> Tensor:
+    def gates(
+        self, logits: Tensor, scores: Tensor, experts: Tensor, kept: Tensor | None, there: Tensor | None
+    ) -> Tensor:
         chosen = super().gates(logits, scores, experts, kept, there)
         return chosen / chosen.sum(-1, keepdim=True).clamp_min(torch.finfo(chosen.dtype).tiny)
 
@@ -127,9 +134,13 @@ class SoftmaxRenormalised(Softmax):
 class SoftmaxAfter(Softmax):
     """Top-k of the logits, then softmax over the k: the same numbers as renormalising (section 7.2.3, footnote 4)."""
 
-    def gates(self, logits: Tensor, scores: Tensor, experts: Tensor, kept: Tensor, there: Tensor | None) -> Tensor:
-        chosen = logits.gather(-1, experts).masked_fill(~kept, torch.finfo(logits.dtype).min)
-        return chosen.softmax(-1) * kept
+    def gates(
+        self, logits: Tensor, scores: Tensor, experts: Tensor, kept: Tensor | None, there: Tensor | None
+    ) -> Tensor:
+        chosen = logits.gather(-1, experts)
+        if kept is None:
+            return chosen.softmax(-1)
+        return chosen.masked_fill(~kept, torch.finfo(logits.dtype).min).softmax(-1) * kept
 
 
 @selections.add("noisy")
@@ -164,7 +175,9 @@ class Switch(Softmax):
             raise UserError(f"The capacity factor must be above 0, not {capacity}.")
         self.capacity = capacity
 
-    def gates(self, logits: Tensor, scores: Tensor, experts: Tensor, kept: Tensor, there: Tensor | None) -> Tensor:
+    def gates(
+        self, logits: Tensor, scores: Tensor, experts: Tensor, kept: Tensor | None, there: Tensor | None
+    ) -> Tensor:
         chosen = super().gates(logits, scores, experts, kept, there)
         if self.capacity is None or not self.training:
             return chosen
@@ -212,8 +225,11 @@ def balanced_assignment(logits: Tensor, rounds: int, there: Tensor | None = None
     are summed over those tokens that are ``there`` [tokens], in ``training`` on all devices.
     """
     tokens, experts = logits.shape
-    number = logits.new_full((), tokens) if there is None else there.sum().to(logits.dtype)
-    log_share = (pooled(number, training) / experts).log()
+    if there is None and not several(training):
+        log_share: Tensor | float = math.log(tokens / experts)
+    else:
+        number = logits.new_full((), tokens) if there is None else there.sum().to(logits.dtype)
+        log_share = (pooled(number, training) / experts).log()
     of_expert = logits.new_zeros(experts)
     for _ in range(rounds):
         of_token = -(logits + of_expert).logsumexp(1, keepdim=True)
