@@ -464,7 +464,8 @@ def _bits(
     there = loaded.task.stream("test", 1, max(loaded.recipe.difficulty), whole=True).blocks  # type: ignore[attr-defined]
     which = f"all {there}" if blocks >= there else f"the first {blocks}"
     title = f"{name}: {which} blocks of its test text, by how far it looks back"
-    print_table(columns, rows, f"{title} (training: {loaded.model.memory})")
+    about = f"training: {loaded.model.memory}, by itself: {loaded.model.evaluation_memory}"
+    print_table(columns, rows, f"{title} ({about})")
 
 
 def _curves(

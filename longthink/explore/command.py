@@ -38,7 +38,9 @@ def explore(
         import uvicorn
         import websockets  # noqa: F401
     except ImportError as error:
-        raise UserError(f"The page needs {error.name}; install longthink[explore].") from None
+        raise UserError(
+            f"The page needs {error.name}; pip install 'longthink[explore]', or in a clone pip install -e '.[explore]'."
+        ) from None
     from longthink.explore.server import make_app
     from longthink.explore.shelf import Shelf
     from longthink.solving import usable_device

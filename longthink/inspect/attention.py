@@ -151,7 +151,12 @@ def _name_columns(axes: Any, labels: Sequence[str], down: bool = True, room: int
     named = [i for i, label in enumerate(labels) if label]
     if len(named) > room:
         named = [i for i in named if len(labels[i]) > 1] or named
-    named = named[:: -(-len(named) // room) or 1]
+    gap, last = -(-len(labels) // room), -len(labels)
+    for i in list(named):
+        if i - last < gap:
+            named.remove(i)
+        else:
+            last = i
     words = [labels[i] for i in named]
     small = {"size": max(4.5, min(7.0, (110 if down else 400) / max(1, len(named)))), "family": "monospace"}
     axes.set_xticks(named, words, **small)

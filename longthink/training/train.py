@@ -6,6 +6,7 @@ bit-identical on a CPU to one that was not.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -130,7 +131,10 @@ def _source(weights: str, seed: int, run: RunFolder) -> str:
         return weights
     before = RunFolder(run.path.parent, recipes[weights], seed)
     if not before.finished():
-        raise UserError(f"{run.recipe.name} goes on where {weights} ended: longthink train {weights} --seed {seed}")
+        raise UserError(
+            f"{run.recipe.name} goes on where {weights} ended, and there is no such run in {run.path.parent}; "
+            f"first: longthink train {weights} --seed {seed}"
+        )
     return str(before.path)
 
 
@@ -185,6 +189,7 @@ def _polite_interrupt(fabric: Fabric) -> Iterator[list[int]]:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
+        os.write(2, b"\nStopping after this update; Ctrl-C again stops at once.\n")
 
     signal.signal(signal.SIGINT, note)
     try:
