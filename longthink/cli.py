@@ -7,8 +7,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +18,7 @@ from longthink.explore.command import explore
 from longthink.inspect.commands import app as inspection
 
 if TYPE_CHECKING:
-    import longthink as lt
+    pass
 
 app = typer.Typer(
     help="Train on easy problems, think longer, solve hard ones.",
@@ -33,6 +32,9 @@ app.command()(explore)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ...")]
+TaskSettings = Annotated[
+    list[str] | None, typer.Option("--set", help="task.key=value: other options of the task; repeat it.")
+]
 Compile = Annotated[
     bool | None,
     typer.Option(help="Compile the step: by default on a GPU, where it is worth it; twice as fast for a DNC on a CPU."),
@@ -126,9 +128,7 @@ def solve(
     out: Annotated[Path | None, typer.Option(help="Write a picture: problem and answer, as PNG.")] = None,
     as_json: Json = False,
     all_steps: Annotated[bool, typer.Option("--all-steps", help="Don't stop when the state is at rest.")] = False,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="task.key=value: other options of the task; repeat it.")
-    ] = None,
+    settings: TaskSettings = None,
     device: Device = "cpu",
     prompt: Annotated[str | None, typer.Option(help="Text: what to go on with; a new document if left out.")] = None,
     length: Annotated[int | None, typer.Option(help="Text: at most so many tokens.")] = None,
@@ -237,9 +237,7 @@ def evaluate(
     file: Annotated[
         Path | None, typer.Option(help="ListOps: an original file; of its problems the first --samples that fit.")
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="task.key=value: other options of the task; repeat it.")
-    ] = None,
+    settings: TaskSettings = None,
     memory: Annotated[
         str | None, typer.Option(help="A,B,..: how far a language model looks back, beside what it does by itself.")
     ] = None,
@@ -254,7 +252,7 @@ def evaluate(
 ) -> None:
     """Measure accuracy at every step of thinking."""
     import longthink as lt
-    from longthink import solving
+    from longthink import eval_command, solving
     from longthink.training.files import write_json
 
     at_least(1, samples=samples, read_every=read_every, **({} if chunk is None else {"chunk": chunk}))
@@ -275,7 +273,7 @@ def evaluate(
                 "A language model reads the first --samples blocks of its test text; leave out --difficulty, --steps, "
                 "--seed, --read-every, --chunk and --plot."
             )
-        _bits(loaded, weights, samples, memory, farthest, precision, as_json, out)
+        eval_command.bits(loaded, weights, samples, memory, farthest, precision, as_json, out)
         return
     if (memory, farthest) != (None, None):
         raise UserError(f"Only language models look back; leave out --memory and --farthest for {weights}.")
@@ -287,10 +285,14 @@ def evaluate(
     at_least(min(1, recipe.steps), steps=steps)  # some models have the answer when they have read the problem
     if chunk is None:
         chunk = 100 if place.type == "cuda" else 20
-    given = None if file is None or read is None else read(file, samples)
-    if given is not None:
-        chosen = (given.difficulty,)  # 0 where they are of several depths
-    curves = _curves(loaded, chosen, given, steps, samples, seed, min(chunk, samples), read_every, precision, as_json)
+    chunk = min(chunk, samples)
+    batches: Iterable[lt.Batch]
+    if read is not None and file is not None:
+        batches, expected = [read(file, samples)], samples
+    else:
+        batches = eval_command.sampled(loaded, chosen, samples, seed, chunk, steps // read_every)
+        expected = samples * len(chosen)
+    curves = eval_command.curves(loaded, batches, expected, steps, chunk, read_every, precision, as_json)
     document: dict[str, Any] = {
         "weights": weights,
         "task": loaded.task.name,
@@ -315,7 +317,7 @@ def evaluate(
     from longthink.terminal import print_table
 
     columns = ["peak", "at step", "final", "most confident", "steps to solve", "n"] if steps else ["solved", "n"]
-    rows = [_summary(curve) if steps else _told(curve) for curve in document["curves"]]
+    rows = [eval_command.summary(curve) if steps else eval_command.told(curve) for curve in document["curves"]]
     if isinstance(loaded.task, CountsParts):
         columns.append(f"wrong {loaded.task.parts}")
         errors = [curve["error"][-1] for curve in document["curves"]]
@@ -413,125 +415,6 @@ def show_list(
 
     texts = [[_cell(value) for value in row.values()] for row in rows]
     print_table(list(rows[0]), texts)
-
-
-def _bits(
-    loaded: lt.Loaded,
-    name: str,
-    blocks: int,
-    memory: str | None,
-    farthest: int | None,
-    precision: str,
-    as_json: bool,
-    out: Path | None,
-) -> None:
-    """What a language model is measured in, over the first blocks of its test text, by how far it looks back."""
-    from longthink.models.language import Language
-    from longthink.perplexity import measure_weights
-    from longthink.terminal import print_table
-    from longthink.training.files import write_json
-
-    options: dict[str, Any] = {"blocks": blocks, "half": precision == "bf16", "farthest": farthest}
-    wanted = () if memory is None else whole_numbers("memory", memory)
-    at_least(0, memory=min(wanted, default=0))
-    assert isinstance(loaded.model, Language)
-    lengths = sorted({*wanted, loaded.model.evaluation_memory})
-    found = {length: measure_weights(loaded, memory=length, **options) for length in lengths}
-    document = {
-        "weights": name,
-        "task": loaded.task.name,
-        "precision": precision,
-        "trained": {"memory": loaded.model.memory},
-        "farthest": farthest,
-        "memories": [{"memory": length, **one.to_json()} for length, one in found.items()],
-    }
-    if out is not None:
-        write_json(out, document)
-    if as_json:
-        print(json.dumps(document))
-        return
-    columns = ("memory", "bits per byte", "bits per token", "perplexity", "tokens")
-    rows = [
-        [
-            str(length),
-            f"{one.bits_per_byte:.4f}",
-            f"{one.bits_per_token:.4f}",
-            f"{one.perplexity:.2f}",
-            f"{one.tokens:,}",
-        ]
-        for length, one in found.items()
-    ]
-    there = loaded.task.stream("test", 1, max(loaded.recipe.difficulty), whole=True).blocks  # type: ignore[attr-defined]
-    which = f"all {there}" if blocks >= there else f"the first {blocks}"
-    title = f"{name}: {which} blocks of its test text, by how far it looks back"
-    about = f"training: {loaded.model.memory}, by itself: {loaded.model.evaluation_memory}"
-    print_table(columns, rows, f"{title} ({about})")
-
-
-def _curves(
-    loaded: lt.Loaded,
-    difficulties: Sequence[int],
-    given: lt.Batch | None,
-    steps: int,
-    samples: int,
-    seed: int,
-    chunk: int,
-    read_every: int,
-    precision: str,
-    quiet: bool,
-) -> list[lt.Curve]:
-    """``lt.evaluate`` in pieces, so that people see how far it is."""
-    import torch
-
-    import longthink as lt
-    from longthink import solving
-    from longthink.tasks.base import without_repeats
-    from longthink.training.report import Report
-
-    device = next(loaded.model.parameters()).device
-    bf16 = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
-    for difficulty in difficulties if given is None else ():
-        loaded.task.sample(0, difficulty, seed, "test")  # complaints about any of them come before the work
-        habits = solving.HABITS.get(loaded.task.name)
-        if habits is not None:
-            outputs = habits.outputs(difficulty)
-            # A problem has its input, a target and a mask at each place; a curve three numbers at each step.
-            kept = samples * (outputs * (4 * loaded.task.shape.get("inputs", 2) + 9) + steps // read_every * 12)
-            solving.check_memory(loaded, outputs, chunk, kept)
-    curves: list[lt.Curve] = []
-    with Report("problems", samples * len(difficulties), 0, quiet) as progress, bf16:
-        for difficulty in difficulties:
-            if given is None:
-                count = without_repeats(loaded.task, samples, difficulty, "test")
-                batch = loaded.task.sample(count, difficulty, seed, "test")
-            else:
-                batch = given
-            parts = []
-            for start in range(0, len(batch), chunk):
-                piece = batch[start : start + chunk]
-                parts.append(lt.curve(loaded.model, loaded.task, piece, steps, chunk=chunk, read_every=read_every))
-                done = len(curves) * samples + start + len(piece)
-                progress.update(done, f"{loaded.task.unit}: {difficulty}")
-            curves.append(lt.Curve.joined(parts))
-    return curves
-
-
-def _summary(curve: dict[str, Any]) -> list[str]:
-    mean = curve["mean_steps_to_solution"]
-    return [
-        str(curve["difficulty"]),
-        f"{curve['peak_accuracy']:.1%}",
-        str(curve["peak_step"]),
-        f"{curve['final_accuracy']:.1%}",
-        f"{curve['most_confident_accuracy']:.1%}",
-        "-" if mean is None else f"{mean:.1f}",
-        str(curve["samples"]),
-    ]
-
-
-def _told(curve: dict[str, Any]) -> list[str]:
-    """Of a network that takes no steps."""
-    return [str(curve["difficulty"]), f"{curve['final_accuracy']:.1%}", str(curve["samples"])]
 
 
 def _cell(value: Any) -> str:

@@ -44,7 +44,9 @@ class Loaded(NamedTuple):
         if not settings:
             return self
         changed = override(self.recipe, list(settings))
-        problem = task(changed.task, **changed.task_options)
+        learned = getattr(self.task, "learned", None)  # the same numbers must stay the same subwords
+        kept = {} if learned is None else {option: str(path) for option, path in learned().items()}
+        problem = task(changed.task, **{**changed.task_options, **kept})
         if problem.shape != self.task.shape:
             raise UserError(f"With these options the task has another shape ({problem.shape}) than these weights.")
         return self._replace(task=problem)

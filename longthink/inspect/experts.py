@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from longthink.errors import UserError
-from longthink.inspect.pieces import Seen, at_test_time, check_steps, device_of, noted_columns, rounded
+from longthink.inspect.pieces import Seen, at_test_time, check_steps, device_of, looked_at, noted_columns, rounded
 from longthink.think import Thinker, unfold
 
 WATCHED = ("experts", "gates", "usage")
@@ -61,7 +61,7 @@ def expert_use(model: Thinker, inputs: Seen, steps: int, chunk: int = 20) -> Exp
     weights: Tensor | None = None
     tokens = k = 0
     with at_test_time(model):
-        one = inputs[:1] if isinstance(inputs, Tensor) else inputs[-1][:1]
+        one = looked_at(inputs)[:1]
         first = next(unfold(model, one.to(device), 1, notes=WATCHED))
         usage = first.notes["usage"]
         if usage is None or any(first.notes[name] is None for name in WATCHED):

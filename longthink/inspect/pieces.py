@@ -40,12 +40,16 @@ Seen: TypeAlias = Tensor | Sequence[Tensor]
 """Samples; or blocks of texts that follow each other, of which the last is looked at and the others are remembered."""
 
 
+def looked_at(inputs: Seen) -> Tensor:
+    """The samples, or the last block of texts."""
+    return inputs if isinstance(inputs, Tensor) else inputs[-1]
+
+
 def noted_columns(
     model: Thinker, inputs: Seen, steps: int, names: tuple[str, ...], chunk: int
 ) -> Iterator[list[Tensor]]:
     """What is noted under these names, [batch, n, ...] a step, of real columns alone: [steps, columns, ...] a chunk."""
-    texts = None if isinstance(inputs, Tensor) else inputs
-    last = inputs if isinstance(inputs, Tensor) else inputs[-1]
+    texts, last = None if isinstance(inputs, Tensor) else inputs, looked_at(inputs)
     for part in pieces(len(last), chunk):
         past: Any = None
         for block in () if texts is None else texts[:-1]:

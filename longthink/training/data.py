@@ -21,6 +21,7 @@ def prepare(task: Task) -> None:
     if stream is not None:
         for split in ("train", "valid"):
             stream(split, 1, 1)
+    origin(task)
 
 
 def origin(task: Task) -> dict[str, Any] | None:

@@ -17,7 +17,8 @@ from longthink.recipes import recipes
 from longthink.sampling import write
 from longthink.training.files import read_tensors
 from longthink.training.recipe import Recipe, override
-from longthink.training.train import Trainer, TrainingOptions, train
+from longthink.training.train import Trainer, train
+from tests.training.toy import options
 
 
 @pytest.fixture
@@ -29,11 +30,6 @@ def toy(tmp_path: Path) -> Recipe:
     where = [f"task.corpus={tmp_path / 'text.txt'}", f"task.folder={tmp_path / 'cache'}"]
     rest = ["model.distinct_steps=2", "steps=2", "epochs=3", "learning_rate=0.01", "clip=1"]
     return override(base, [*small, *where, *rest])
-
-
-def options(folder: Path, **changes: object) -> TrainingOptions:
-    plain = TrainingOptions(folder=str(folder), accelerator="cpu", quiet=True, tensorboard=False)
-    return replace(plain, **changes)  # type: ignore[arg-type]
 
 
 def test_a_text_is_learned_and_validated_in_bits(
@@ -82,6 +78,10 @@ def test_subwords_stay_what_they_were_when_the_corpus_changes(toy: Recipe, tmp_p
     saved = save(load(run), tmp_path / "saved")
     corpus.write_text("quite another text with other words\n" * 300)
     assert load(run).task.encode("the cat and the dog").tolist() == before
+    other = tmp_path / "other.txt"
+    other.write_text("words that nobody has learned yet\n" * 300)
+    posed = load(run).posed_with([f"task.corpus={other}"])  # another text, read in the same subwords
+    assert posed.task.encode("the cat and the dog").tolist() == before
     corpus.unlink()
     for folder in (run, saved):
         loaded = load(folder)

@@ -1,0 +1,133 @@
+"""What ``longthink eval`` does with a network: curves of accuracy over steps, or the bits of a text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longthink import solving
+from longthink.errors import at_least, whole_numbers
+from longthink.evaluate import Curve, curve
+from longthink.loading import Loaded
+from longthink.models.language import Language
+from longthink.perplexity import measure_weights
+from longthink.tasks import Batch
+from longthink.tasks.base import without_repeats
+from longthink.terminal import print_table
+from longthink.training.files import write_json
+from longthink.training.report import Report
+
+
+def sampled(
+    loaded: Loaded, difficulties: Sequence[int], samples: int, seed: int, chunk: int, kept_steps: int
+) -> Iterator[Batch]:
+    """Problems of the test split, a batch a difficulty; complaints about any of them come before the work."""
+    task = loaded.task
+    habits = solving.HABITS.get(task.name)
+    for difficulty in difficulties:
+        task.sample(0, difficulty, seed, "test")
+        if habits is not None:
+            outputs = habits.outputs(difficulty)
+            # A problem has its input, a target and a mask at each place; a curve three numbers at each step.
+            kept = samples * (outputs * (4 * task.shape.get("inputs", 2) + 9) + kept_steps * 12)
+            solving.check_memory(loaded, outputs, chunk, kept)
+    return (task.sample(without_repeats(task, samples, d, "test"), d, seed, "test") for d in difficulties)
+
+
+def curves(
+    loaded: Loaded,
+    batches: Iterable[Batch],
+    expected: int,
+    steps: int,
+    chunk: int,
+    read_every: int,
+    precision: str,
+    quiet: bool,
+) -> list[Curve]:
+    """A curve a batch, in pieces, so that people see how far it is; ``expected``: about how many problems there are."""
+    device = next(loaded.model.parameters()).device
+    bf16 = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+    found: list[Curve] = []
+    done = 0
+    with Report("problems", expected, 0, quiet) as progress, bf16:
+        for batch in batches:
+            parts = []
+            for start in range(0, len(batch), chunk):
+                piece = batch[start : start + chunk]
+                parts.append(curve(loaded.model, loaded.task, piece, steps, chunk=chunk, read_every=read_every))
+                done += len(piece)
+                progress.update(done, f"{loaded.task.unit}: {batch.difficulty}")
+            found.append(Curve.joined(parts))
+    return found
+
+
+def summary(curve: dict[str, Any]) -> list[str]:
+    """A row of the table."""
+    mean = curve["mean_steps_to_solution"]
+    return [
+        str(curve["difficulty"]),
+        f"{curve['peak_accuracy']:.1%}",
+        str(curve["peak_step"]),
+        f"{curve['final_accuracy']:.1%}",
+        f"{curve['most_confident_accuracy']:.1%}",
+        "-" if mean is None else f"{mean:.1f}",
+        str(curve["samples"]),
+    ]
+
+
+def told(curve: dict[str, Any]) -> list[str]:
+    """Of a network that takes no steps."""
+    return [str(curve["difficulty"]), f"{curve['final_accuracy']:.1%}", str(curve["samples"])]
+
+
+def bits(
+    loaded: Loaded,
+    name: str,
+    blocks: int,
+    memory: str | None,
+    farthest: int | None,
+    precision: str,
+    as_json: bool,
+    out: Path | None,
+) -> None:
+    """What a language model is measured in, over the first blocks of its test text, by how far it looks back."""
+    options: dict[str, Any] = {"blocks": blocks, "half": precision == "bf16", "farthest": farthest}
+    wanted = () if memory is None else whole_numbers("memory", memory)
+    at_least(0, memory=min(wanted, default=0))
+    assert isinstance(loaded.model, Language)
+    lengths = sorted({*wanted, loaded.model.evaluation_memory})
+    found = {length: measure_weights(loaded, memory=length, **options) for length in lengths}
+    document = {
+        "weights": name,
+        "task": loaded.task.name,
+        "precision": precision,
+        "trained": {"memory": loaded.model.memory},
+        "farthest": farthest,
+        "memories": [{"memory": length, **one.to_json()} for length, one in found.items()],
+    }
+    if out is not None:
+        write_json(out, document)
+    if as_json:
+        print(json.dumps(document))
+        return
+    columns = ("memory", "bits per byte", "bits per token", "perplexity", "tokens")
+    rows = [
+        [
+            str(length),
+            f"{one.bits_per_byte:.4f}",
+            f"{one.bits_per_token:.4f}",
+            f"{one.perplexity:.2f}",
+            f"{one.tokens:,}",
+        ]
+        for length, one in found.items()
+    ]
+    there = loaded.task.stream("test", 1, max(loaded.recipe.difficulty), whole=True).blocks  # type: ignore[attr-defined]
+    which = f"all {there}" if blocks >= there else f"the first {blocks}"
+    title = f"{name}: {which} blocks of its test text, by how far it looks back"
+    about = f"training: {loaded.model.memory}, by itself: {loaded.model.evaluation_memory}"
+    print_table(columns, rows, f"{title} ({about})")
