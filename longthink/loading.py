@@ -46,6 +46,11 @@ class Loaded(NamedTuple):
         changed = override(self.recipe, list(settings))
         learned = getattr(self.task, "learned", None)  # the same numbers must stay the same subwords
         kept = {} if learned is None else {option: str(path) for option, path in learned().items()}
+        for option in kept:
+            if any(setting.partition("=")[0].strip() == f"task.{option}" for setting in settings):
+                raise UserError(
+                    f"These weights belong to the {option} they were trained with; leave task.{option} out."
+                )
         problem = task(changed.task, **{**changed.task_options, **kept})
         if problem.shape != self.task.shape:
             raise UserError(f"With these options the task has another shape ({problem.shape}) than these weights.")

@@ -37,5 +37,11 @@ def steps_of(row: Row, found: Found) -> int:
     return row.steps or int(recipe_of(row, found)["steps"])
 
 
+def grid_of(study: Study) -> tuple[list[int], list[int]]:
+    """The values of the two options that the rows of a grid differ in, in order."""
+    lines, columns = zip(*(row.place for row in study.rows if row.place is not None), strict=True)
+    return sorted(set(lines)), sorted(set(columns))
+
+
 def nearest(wanted: int, steps: Sequence[int]) -> int:
     return min(steps, key=lambda step: abs(step - wanted))

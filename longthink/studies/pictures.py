@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from longthink.studies.base import Exam, Study, common_steps
-from longthink.studies.found import Found, nearest, recipe_of, steps_of, taken
+from longthink.studies.found import Found, grid_of, nearest, recipe_of, steps_of, taken
 
 _FEW_STEPS = 60
 
@@ -110,8 +110,7 @@ def draw_grid(study: Study, options: tuple[str, str], found: Found, path: Path) 
     """The accuracy of every row after its steps, a panel an exam (Figure 6.4)."""
     from longthink.inspect.figures import figure, heat
 
-    places = [row.place for row in study.rows if row.place is not None]
-    lines, columns = (sorted(set(one)) for one in zip(*places, strict=True))
+    lines, columns = grid_of(study)
     new = figure(0.6 + 3.2 * len(study.exams), 3.2)
     for panel, (one, axes) in enumerate(
         zip(study.exams, new.subplots(1, len(study.exams), squeeze=False)[0], strict=True)

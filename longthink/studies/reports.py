@@ -9,7 +9,7 @@ from pathlib import Path
 from longthink.errors import UserError
 from longthink.recipes import recipes
 from longthink.studies.base import Exam, Row, Study, spread
-from longthink.studies.found import Found, collect, steps_of, taken
+from longthink.studies.found import Found, collect, grid_of, steps_of, taken
 from longthink.studies.pictures import draw_axis, draw_grid, draw_learning, draw_steps
 from longthink.training.recipe import Recipe, differences
 
@@ -123,15 +123,9 @@ def _along_axis(study: Study, found: Found) -> list[str]:
 def _grid(study: Study, options: tuple[str, str], one: Exam, found: Found) -> list[str]:
     """The first of the exam's figures for all rows, by the two options that they differ in."""
     values = {row.place: _cells(row, one, found)[0] for row in study.rows if taken(row, one, found)}
-    lines, columns = zip(*(row.place for row in study.rows if row.place), strict=True)
-    head = [
-        f"{one.columns[0]}; {options[0]} down, {options[1]} across",
-        *(str(column) for column in sorted(set(columns))),
-    ]
-    table = [
-        [str(line), *(values.get((line, column), "not run") for column in sorted(set(columns)))]
-        for line in sorted(set(lines))
-    ]
+    lines, columns = grid_of(study)
+    head = [f"{one.columns[0]}; {options[0]} down, {options[1]} across", *map(str, columns)]
+    table = [[str(line), *(values.get((line, column), "not run") for column in columns)] for line in lines]
     return _lines(head, table)
 
 
