@@ -8,11 +8,12 @@ d), on which the text is silent. CTL's training set has as many problems of each
 alike and keeps each problem once, so that half have five functions and few one or two (equal parts, as in the text,
 leave few different ones of five functions). Ours may repeat, as half of all problems are kept for tests; and all depths
 come up equally often. CTL++'s has equal parts where there are enough different problems (E.1.2); the public code adds
-all pairs of functions that training allows, ours has half of them, for the others validate. Arithmetic begins at depth
-1, of which half of the 200 problems are kept for tests (text: 0 to 5; the code trains on all 200). Checkpoints are
-chosen by easy validation accuracy, never by deeper problems (the published runs used a depth validation set); a run is
-over when ten validations in a row were without an error (the published ones went on). What is validated and kept is the
-average of about the last 1,000 updates' weights, but for the short recipes.
+all pairs of functions that training allows, ours has half of them, for the others validate. Depths come up equally
+often here too: otherwise seven in a thousand problems have one or two functions, and learning begins much later.
+Arithmetic begins at depth 1, of which half of the 200 problems are kept for tests (text: 0 to 5; the code trains on all
+200). Checkpoints are chosen by easy validation accuracy, never by deeper problems (the published runs used a depth
+validation set); a run is over when ten validations in a row were without an error (the published ones went on). What is
+validated and kept is the average of about the last 1,000 updates' weights, but for the short recipes.
 """
 
 from __future__ import annotations
@@ -267,7 +268,6 @@ def _ctlpp() -> None:
                 task_options={"variant": variant},
                 difficulty=depths,
                 shares=_ctlpp_shares(variant, depths),
-                balanced=False,
                 valid_difficulty=tuple(d for d in depths if d > 1),
                 model=model,
                 model_options=options,
