@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -120,6 +121,14 @@ def test_a_study_from_training_to_table(tmp_path: Path) -> None:
     assert "| never run | 0 | not run |" in text
     assert (results / "toy-8-bits.png").stat().st_size > 5_000
     assert text.count("| prefix_sums-dt_recall-alpha1") == 2  # how it was made, a line a run
+    assert "Data" not in text
+    for number, (path, found) in enumerate(before.items()):  # as if each row had had its own
+        card = json.loads(found)
+        card["card"]["data"] = {"corpus": "toy", "version": number // 2, "test": {"bytes": 1200, "crc32": "00ff"}}
+        path.write_text(json.dumps(card))
+    text = report(TOY, results).read_text()
+    one = "prefix_sums-dt_recall-alpha1"
+    assert f"- toy (0), test 1,200 bytes (00ff): {one} (seed 0), {one} (seed 1)\n- toy (1)" in text
 
 
 def test_rows_that_differ_in_two_options_are_a_grid(tmp_path: Path) -> None:

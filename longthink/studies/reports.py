@@ -5,13 +5,17 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from longthink.errors import UserError
 from longthink.recipes import recipes
 from longthink.studies.base import Exam, Row, Study, spread
 from longthink.studies.found import Found, collect, grid_of, steps_of, taken
 from longthink.studies.pictures import draw_axis, draw_grid, draw_learning, draw_steps
+from longthink.tasks.base import SPLITS
 from longthink.training.recipe import Recipe, differences
+
+_NOT_NOTED = "not noted"
 
 
 def report(study: Study, results: Path) -> Path:
@@ -133,6 +137,7 @@ def _how(study: Study, found: Found) -> list[str]:
     head = ["row", "recipe", "seed", "updates", "batch", "minutes", "hardware", "parameters"]
     rows: list[list[str]] = []
     others: dict[str, list[str]] = {}
+    data: dict[str, list[str]] = {}
     for label, runs in found.items():
         for run_ in runs:
             card = run_["card"]
@@ -140,6 +145,7 @@ def _how(study: Study, found: Found) -> list[str]:
             changed = recipe.name not in recipes or recipe.hash() != recipes[recipe.name].hash()
             if changed:
                 others.setdefault(_changes(recipe), []).append(f"{recipe.name} (seed {run_['seed']})")
+            data.setdefault(_data(card), []).append(f"{recipe.name} (seed {run_['seed']})")
             updates = f"{card['updates']} of {recipe.updates}"
             cells = [label, recipe.name + "\\*" * changed, run_["seed"], updates, recipe.batch]
             rows.append([*map(str, cells), str(card["minutes"]), card["hardware"], f"{card['parameters']:,}"])
@@ -147,9 +153,27 @@ def _how(study: Study, found: Found) -> list[str]:
     note = [f"- {', '.join(names)}: {settings}" for settings, names in others.items()]
     if note:
         note = ["\\* Settings that differ from the recipe of this name today:", "", *note, ""]
+    if len(data) > 1:
+        note += [
+            "Data differ, and figures with them:",
+            "",
+            *(f"- {one}: {', '.join(who)}" for one, who in data.items()),
+        ]
+        note += [""]
+    elif list(data) != [_NOT_NOTED]:
+        note += [f"Data: {next(iter(data))}.", ""]
     missing = [row.label for row in study.rows if row.label not in found]
     lines = ["## How it was made", "", what, "", *_lines(head, rows), "", *note]
     return [*lines, *([f"Not run: {'; '.join(missing)}.", ""] if missing else [])]
+
+
+def _data(card: dict[str, Any]) -> str:
+    """Which data a network has had, of a task that has any which may change."""
+    about = card.get("data")
+    if about is None:
+        return _NOT_NOTED
+    known = [f"{split} {about[split]['bytes']:,} bytes ({about[split]['crc32']})" for split in SPLITS if split in about]
+    return f"{about['corpus']} ({about['version']}), {', '.join(known)}"
 
 
 def _changes(recipe: Recipe) -> str:
