@@ -23,6 +23,8 @@ _NAMES = {
 }
 
 
+_ADAPTIVE = {"graves": "Graves", "universal": "Universal Transformers"}
+
 # The routers of ListOps and, in the public code, of CTL++ were tested with more layers than they were trained with.
 _TESTED = {"listops-router": 24, "ctlpp-A-router": 10, "ctlpp-R-router": 10, "ctlpp-S-router": 10}
 
@@ -38,12 +40,6 @@ def _rows(prefix: str, exams: tuple[str, ...], published: Printed) -> tuple[Row,
         )
         for kind, values in published.items()
     )
-
-
-_OLD = (
-    " The network with gated positions is of a time when gradients went through other dropout masks than losses "
-    "(notebook, 2026-11-15)."
-)
 
 
 def _ctl(backward: bool) -> None:
@@ -88,7 +84,7 @@ def _ctl(backward: bool) -> None:
                 Exam("20 functions", 20, 1_000, 80, chunk=1_000, skip=others),
                 Exam("40 functions", 40, 1_000, 160, chunk=1_000, skip=others),
             ),
-            remarks="LSTMs take no steps after their input." + ("" if backward else _OLD),
+            remarks="LSTMs take no steps after their input.",
         )
     )
 
@@ -155,17 +151,18 @@ def _ablations(backward: bool) -> None:
         ("act", "D.2", adaptive_remark): [
             *(row(_NAMES[kind], kind, last[kind], kept=True) for kind in ("transformer", "relative", "geometric")),
             *(
-                row(f"{_NAMES[kind]}, ACT of {variant}", f"{kind}-{variant}", found)
+                row(f"{_NAMES[kind]}, ACT of {_ADAPTIVE[variant]}", f"{kind}-{variant}", found)
                 for (kind, variant), found in adaptive.items()
             ),
         ],
     }
     order = "backward" if backward else "forward"
+    titles = {"layers": "how many layers", "columns": "where the answer is read", "act": "adaptive computation time"}
     for (name, table, remarks), rows in tables.items():
         add(
             Study(
                 name=f"ctl_{name}{'_backward' if backward else ''}",
-                title=f"Compositional table lookup, {order}: {name}",
+                title=f"Compositional table lookup, {order}: {titles[name]}",
                 source=f"Table {table}",
                 rows=tuple(rows),
                 exams=(
@@ -225,6 +222,12 @@ def _expressions() -> None:
         )
 
 
+_REPEATED = (
+    "Where shares=None is noted below, the training set has as many problems of each depth, those of one and two "
+    "functions many times. Today it has each of these once, draws them as often, and has more different long ones."
+)
+
+
 def _ctlpp() -> None:
     exams = ("seen pairs", "unseen pairs")
     published = {
@@ -251,6 +254,7 @@ def _ctlpp() -> None:
                     Exam(exams[0], depths, 1_000, 16, chunk=1_000, split="valid"),
                     Exam(exams[1], depths, 1_000, 16, chunk=1_000),
                 ),
+                remarks=_REPEATED,
             )
         )
 
@@ -276,6 +280,7 @@ def _heat_map() -> None:
                 Exam("unseen pairs", depths, 1_000, 16, chunk=1_000),
             ),
             grid=("shared functions", "overlapping symbols"),
+            remarks=_REPEATED,
         )
     )
 
