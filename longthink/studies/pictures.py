@@ -46,10 +46,10 @@ def draw_steps(study: Study, one: Exam, found: Found, path: Path) -> None:
     axes.set(xlabel="steps", ylabel="solved (%)", ylim=(-3, 103))
     if max((max(m["steps"]) for _, row, _ in shown for m in taken(row, one, found)), default=0) > _FEW_STEPS:
         axes.set_xscale("log")
-    axes.set_title(f"{study.title}: {one.name}", fontsize=10)  # the legend is to the right of it
+    figure.suptitle(f"{study.title}: {one.name}", fontsize=10, x=0.01, ha="left")  # longer than the axes are wide
     axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
     axes.grid(alpha=0.25)
-    figure.legend(frameon=False, fontsize=8, loc="outside right upper")
+    figure.legend(frameon=False, fontsize=8, loc="outside right center")
     figure.savefig(path)
 
 
