@@ -16,6 +16,7 @@ from longthink.errors import UserError
 from longthink.layers.dropout import dropout
 from longthink.layers.linear import Linear
 from longthink.layers.positions import by_distance, relative_sinusoids, sinusoids
+from longthink.layers.several import repeated, spread
 from longthink.ops.geometric import geometric_read, geometric_weights
 from longthink.registry import Registry
 from longthink.think import note, wanted
@@ -90,17 +91,21 @@ class RelativeAttention(Attention):
 
     def forward(self, x: Tensor, padding: Tensor) -> Tensor:
         q, k, v = self.split(x)
-        content = self.dropped(q + self.content_bias[:, None]) @ k.transpose(-1, -2)
-        logits = content + self.positional(x, self.dropped(q + self.position_bias[:, None]))
-        logits = logits * (self.scale if self.learned_scale else 1 / math.sqrt(self.channels))
+        content = self.dropped(q + spread(self.content_bias[..., None, :], q, 3)) @ k.transpose(-1, -2)
+        logits = content + self.positional(x, self.dropped(q + spread(self.position_bias[..., None, :], q, 3)))
+        logits = logits * (spread(self.scale, logits, 1) if self.learned_scale else 1 / math.sqrt(self.channels))
         return self.gather(_softmax(logits, padding), v)
 
     def positional(self, x: Tensor, q: Tensor) -> Tensor:
-        return by_distance(q @ self._keys(relative_sinusoids(x.shape[1], x.shape[2], x.device), x))
+        return by_distance(self._scores(q, relative_sinusoids(x.shape[1], x.shape[2], x.device), x))
 
-    def _keys(self, encoding: Tensor, x: Tensor) -> Tensor:
-        """Encodings as keys: [heads, channels, positions]."""
-        return self.position(encoding.to(x.dtype)).view(-1, self.heads, self.channels).permute(1, 2, 0)
+    def _scores(self, q: Tensor, encoding: Tensor, x: Tensor) -> Tensor:
+        """How well queries match encodings: [batch, heads, n, positions]."""
+        keys = self.position(repeated(encoding.to(x.dtype), self.position.weight, 2))
+        keys = keys.unflatten(-1, (self.heads, self.channels)).movedim(-3, -1)  # [heads, channels, positions]
+        if keys.dim() == 3:  # as one product a head; matmul would copy the keys for every sample
+            return torch.einsum("bhnc,hcp->bhnp", q, keys)
+        return torch.einsum("sbhnc,shcp->sbhnp", q.unflatten(0, (len(keys), -1)), keys).flatten(0, 1)
 
 
 @attentions.add("gated_positions")
@@ -114,7 +119,7 @@ class GatedPositionAttention(RelativeAttention):
         self.choice = Linear(width, heads)
 
     def positional(self, x: Tensor, q: Tensor) -> Tensor:
-        absolute = q @ self._keys(sinusoids(torch.arange(x.shape[1], device=x.device), x.shape[2]), x)
+        absolute = self._scores(q, sinusoids(torch.arange(x.shape[1], device=x.device), x.shape[2]), x)
         relative = super().positional(x, q)
         r = self.choice(x).sigmoid().transpose(1, 2)[..., None]  # Eq. D.6: 1 for relative
         return r * relative + (1 - r) * absolute
@@ -135,10 +140,12 @@ class GeometricAttention(Attention):
     def forward(self, x: Tensor, padding: Tensor) -> Tensor:
         shape = (*x.shape[:2], self.heads)
         q, kv = self.query(x).view(*shape, self.channels), self.key_value(x).view(*shape, 2, self.channels)
-        q = (q + self.content_bias.to(q.dtype)) * self.scale.to(q.dtype)
+        q = (q + spread(self.content_bias.to(q.dtype), q, 2)) * spread(self.scale.to(q.dtype), q, 1)
         q = self.dropped(q)
         sides = self.direction(x).view(*shape, 2)
-        sides = sides * self.direction_scale.to(sides.dtype) + self.bias.to(sides.dtype)
+        sides = sides * spread(self.direction_scale.to(sides.dtype), sides, 1) + spread(
+            self.bias.to(sides.dtype), sides, 1
+        )
         if not wanted("attention"):
             return self.merge(geometric_read(q, kv, sides, padding).reshape(x.shape))
         k, v = kv.permute(3, 0, 2, 1, 4)

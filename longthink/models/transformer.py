@@ -18,7 +18,9 @@ from longthink.layers.attention import attentions
 from longthink.layers.dropout import ENOUGH_SEEDS, dropout, keep_mask, with_seeds
 from longthink.layers.feedforward import Dense, FeedForward
 from longthink.layers.feedforward import feedforward as make_feedforward
+from longthink.layers.linear import Linear
 from longthink.layers.positions import sinusoids
+from longthink.layers.several import Embedding, LayerNorm
 from longthink.models.base import Layered, models
 from longthink.think import note
 
@@ -47,7 +49,7 @@ class PostNormLayer(nn.Module):
     def __init__(self, width: int, attention: nn.Module, feedforward: FeedForward, dropout: float) -> None:
         super().__init__()
         self.attention, self.feedforward = attention, feedforward
-        self.norm_attention, self.norm_output = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.norm_attention, self.norm_output = LayerNorm(width), LayerNorm(width)
         self.dropout = dropout
 
     def forward(self, x: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,8 +82,8 @@ class GatedLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.attention, self.update, self.gate = attention, feedforward, gate
-        self.norm_attention = nn.LayerNorm(width)
-        self.norm_update = None if tanh_update else nn.LayerNorm(width)
+        self.norm_attention = LayerNorm(width)
+        self.norm_update = None if tanh_update else LayerNorm(width)
         self.dropout, self.gate_dropout, self.residual_update = dropout, gate_dropout, residual_update
 
     def forward(self, x: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,11 +138,12 @@ class Transformer(nn.Module):
         self.compiled_part = "step" if distinct_steps else "seeded_step"
         self.absolute = attention == "absolute"
         self.begin, self.end = vocabulary, vocabulary + 1
-        self.embedding = nn.Embedding(vocabulary + 2, width)
+        self.embedding = Embedding(vocabulary + 2, width)
         with torch.no_grad():
             self.embedding.weight *= embedding_std
         self.embedding_dropout = dropout if self.absolute else 0.0
         self.sparse, geometric = feedforward != "dense", attention == "geometric"
+        self.stackable = feedforward in ("dense", "top_k")  # whose weights are all in layers that know of several
         inside = 0.0 if residual_update else dropout  # E.1.1: no dropout in Eq. E.1
 
         def layer() -> nn.Module:
@@ -164,7 +167,7 @@ class Transformer(nn.Module):
         self.recomputes = distinct_steps is None and not draws
         self.act = None if act is None else AdaptiveTime(width, act)
         self.act_weight = act_weight
-        self.head = nn.Linear(width, classes)
+        self.head = Linear(width, classes)
 
     def look(self, tokens: Tensor) -> Context:
         length = tokens.shape[1]
@@ -226,17 +229,17 @@ class Transformer(nn.Module):
         return ((state.gathered.spent >= 1) | context.padding).all(1).to(state.h.dtype)
 
     def penalty(self, state: Any, context: Context) -> Tensor | None:
-        """What is added to the loss: the mean remainder of adaptive time (D.1), and what sparse layers ask for."""
+        """What each sample adds to the loss: the mean remainder of adaptive time (D.1), and what sparse layers ask for:
+        [batch]."""
         if isinstance(state, Layered):
             state = state.state
         if not isinstance(state, Columns):
             return None
-        total = torch.zeros((), device=state.h.device)
+        total = torch.zeros(len(state.h), device=state.h.device)
         if state.gathered is not None:
             there = ~context.padding
-            mean = (state.gathered.remainder * there).sum(1) / there.sum(1)
-            total = total + self.act_weight * mean.mean()
-        return total if state.balance is None else total + state.balance.mean()
+            total = total + self.act_weight * (state.gathered.remainder * there).sum(1) / there.sum(1)
+        return total if state.balance is None else total + state.balance
 
 
 @models.add("router")

@@ -136,43 +136,54 @@ def _check_optimizer(state: dict[int, dict[str, Tensor]], shapes: Sequence[torch
             raise ValueError(f"its optimiser's memory of weight {index} is not that of this model")
 
 
-def save_last(
-    folder: RunFolder,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    average: dict[str, Tensor] | None,
-    about: dict[str, Any],
-    memory: Sequence[Tensor] = (),
-) -> None:
-    write_tensors(folder.last, pack(model, optimizer, average, memory), about)
+def save_last(folder: RunFolder, packed: dict[str, Tensor], about: dict[str, Any]) -> None:
+    write_tensors(folder.last, packed, about)
 
 
 def load_last(
-    folder: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer, average: dict[str, Tensor] | None
-) -> dict[str, Any] | None:
-    """Continue from the last checkpoint, if there is one."""
-    if not folder.last.exists():
+    folders: Sequence[RunFolder],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: dict[str, Tensor] | None,
+) -> list[dict[str, Any]] | None:
+    """Continue from the last checkpoints, if there are any; those of several runs were made at the same update."""
+    there = [folder for folder in folders if folder.last.exists()]
+    if not there:
         return None
-    tensors, about = read_tensors(folder.last)
+    read = [read_tensors(folder.last) for folder in there]
+    if len(there) < len(folders) or len({about.get("update") for _, about in read}) > 1:
+        raise UserError("These runs are not at the same update and cannot go on together; train them one by one.")
+    tensors = [found for found, _ in read]
+    packed = tensors[0] if len(tensors) == 1 else _stacked(tensors)
     try:
-        memory = unpack(tensors, model, optimizer, average)
-        update, best = int(about["update"]), about["best"]
-        if not 0 <= update <= folder.recipe.updates:
-            raise ValueError(f"it says that {update} of {folder.recipe.updates} updates were made")
-        return {
-            "update": update,
-            "seconds": float(about["seconds"]),
-            "best": None if best is None else [float(part) for part in best],
-            "flawless": int(about.get("flawless", 0)),
-            "sums": {name: (float(total), int(count)) for name, (total, count) in about["sums"].items()},
-            "memory": memory,
-            "data": None if about.get("data") is None else dict(about["data"]),
-        }
+        memory = unpack(packed, model, optimizer, average)
+        return [_understood(about, folder.recipe, memory) for folder, (_, about) in zip(folders, read, strict=True)]
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         reason = str(error).splitlines()[-1].strip().rstrip(".")
         raise UserError(
-            f"{folder.last} does not fit its recipe ({reason}); delete it to train from the start."
+            f"{folders[0].last} does not fit its recipe ({reason}); delete it to train from the start."
         ) from None
+
+
+def _stacked(packed: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Of several networks one; what has no dimensions, like the optimiser's count, is the same for all."""
+    first = packed[0]
+    return {name: torch.stack([one[name] for one in packed]) if first[name].dim() else first[name] for name in first}
+
+
+def _understood(about: dict[str, Any], recipe: Recipe, memory: tuple[Tensor, ...]) -> dict[str, Any]:
+    update, best = int(about["update"]), about["best"]
+    if not 0 <= update <= recipe.updates:
+        raise ValueError(f"it says that {update} of {recipe.updates} updates were made")
+    return {
+        "update": update,
+        "seconds": float(about["seconds"]),
+        "best": None if best is None else [float(part) for part in best],
+        "flawless": int(about.get("flawless", 0)),
+        "sums": {name: (float(total), int(count)) for name, (total, count) in about["sums"].items()},
+        "memory": memory,
+        "data": None if about.get("data") is None else dict(about["data"]),
+    }
 
 
 def save_best(folder: RunFolder, weights: dict[str, Tensor], about: dict[str, Any]) -> None:

@@ -140,7 +140,7 @@ class GraphedObjective:
                 else:
                     state = self.thinker.start(context)
                 term = self.objective.term(stage.batch, state, context, steps)
-            term.loss.backward()
+            term.loss.sum().backward()
             if stage.past is not None:
                 _fill(stage.past.memory, self.objective.model.remember(term.state, context))  # type: ignore[operator]
             if kind == "full" and before is not None:  # the progressive term may start here

@@ -67,12 +67,13 @@ class Term(NamedTuple):
 class Objective(nn.Module):
     """Training's view of a model: its forward is the thinking and the loss, so that DDP sees all of it.
 
-    ``thinker`` stands in for the model while it thinks, with its step compiled.
+    ``thinker`` stands in for the model while it thinks, with its step compiled. Where the model is several
+    ``networks``, losses are [networks], and it is their sum that is taken back.
     """
 
-    def __init__(self, model: ThinkingModule, thinker: Thinker | None = None) -> None:
+    def __init__(self, model: ThinkingModule, thinker: Thinker | None = None, networks: int = 1) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.networks = model, networks
         self.thinker: Thinker = model if thinker is None else thinker
         self.penalised = hasattr(model, "penalty")
 
@@ -117,20 +118,26 @@ class Objective(nn.Module):
     def term(self, batch: Batch, state: State, context: Context, steps: int, count: Tensor | None = None) -> Term:
         """Think on for this many steps, and what that costs."""
         thought = think(self.thinker, None, steps, state=state, context=context)
-        loss = cross_entropy(thought.logits, batch, count)
+        loss = cross_entropy(thought.logits, batch, count, self.networks)
         penalty = getattr(self.model, "penalty", None)
         asked = None if penalty is None else penalty(thought.state, context)
         if asked is None:
             return Term(loss, torch.zeros_like(loss), thought.state)
+        asked = asked.mean() if self.networks == 1 else asked.view(self.networks, -1).mean(1)
         return Term(loss + asked, asked.detach(), thought.state)
 
 
-def cross_entropy(logits: Tensor, batch: Batch, count: Tensor | None = None) -> Tensor:
-    """Mean cross entropy over the outputs that count, pooled over the batch (Eq. 5.3-5.4; mazes: non-wall pixels)."""
+def cross_entropy(logits: Tensor, batch: Batch, count: Tensor | None = None, networks: int = 1) -> Tensor:
+    """Mean cross entropy over the outputs that count, pooled over the batch (Eq. 5.3-5.4; mazes: non-wall pixels), or
+    over each network's part of it."""
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
     losses = F.cross_entropy(precise, batch.targets, reduction="none")
     if batch.mask is not None:
         losses = losses * batch.mask
+    if networks > 1:
+        each = losses.view(networks, -1)
+        counted = each.shape[1] if batch.mask is None else batch.mask.view(networks, -1).sum(1)
+        return each.sum(1) / counted
     if count is None:
         count = outputs_that_count(batch)
     return losses.sum() / count

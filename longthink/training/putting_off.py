@@ -94,13 +94,18 @@ class _Pass:
         found: list[Tensor | None] = []
         for place, layer in enumerate(self.layers):
             calls = [(self.inputs[call][place], gradients[place]) for call, gradients in self.gradients.items()]
-            pairs = [(x.flatten(0, -2), d_y.flatten(0, -2)) for x, d_y in calls if x is not None and d_y is not None]
+            networks = layer.weight.shape[:-2]  # none, or how many are in this one
+            pairs = [
+                tuple(part.reshape(*networks, -1, part.shape[-1]) for part in (x, d_y))
+                for x, d_y in calls
+                if x is not None and d_y is not None
+            ]
             if not pairs:
                 found += [None, None]
                 continue
-            x, d_y = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-            found.append((d_y.T @ x).to(layer.weight.dtype) if wanted[2 * place] else None)
-            found.append(d_y.sum(0, dtype=layer.bias.dtype) if wanted[2 * place + 1] else None)
+            x, d_y = (torch.cat(parts, -2) for parts in zip(*pairs, strict=True))
+            found.append((d_y.mT @ x).to(layer.weight.dtype) if wanted[2 * place] else None)
+            found.append(d_y.sum(-2, dtype=layer.bias.dtype) if wanted[2 * place + 1] else None)
         self.over, self.inputs, self.gradients, self.weights, self.root = True, [], {}, [], None
         return found
 

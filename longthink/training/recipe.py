@@ -183,6 +183,15 @@ def differences(recipe: Recipe, other: Recipe) -> list[str]:
     return [f"{key}={value}" for key, value in ours.items() if key not in theirs or theirs[key] != value] + missing
 
 
+_DATA = ("name", "note", "task", "task_options", "difficulty", "valid_difficulty", "shares", "balanced", "weights")
+
+
+def alike(one: Recipe, other: Recipe) -> bool:
+    """Do they differ in their problems alone, and in the weights they start from?"""
+    mine, theirs = one.to_json(), other.to_json()
+    return all(mine[key] == theirs[key] for key in mine if key not in _DATA)
+
+
 def _parse(key: str, text: str, kind: Any) -> Any:
     origin, choices = get_origin(kind), get_args(kind)
     if origin is Literal:

@@ -373,7 +373,7 @@ def test_any_feed_forward_kind_fits_any_layer(kind: str, gate: bool, activation:
     thought = think(model, tokens, 3)
     penalty = model.penalty(thought.state, context)
     assert (penalty is None) == (kind == "dense")
-    loss = thought.logits.square().sum() + (0 if penalty is None else penalty)
+    loss = thought.logits.square().sum() + (0 if penalty is None else penalty.mean())
     loss.backward()
     assert all(torch.isfinite(weight.grad).all() for weight in model.parameters() if weight.grad is not None)
     model.eval()
@@ -391,7 +391,7 @@ def test_padding_does_not_compete_for_experts(gate: bool) -> None:
     longer = F.pad(tokens, (0, 20))
     found = [(think(model, t, 2), model.look(t)) for t in (tokens, longer)]
     torch.testing.assert_close(found[0][0].logits, found[1][0].logits)
-    asked = [model.penalty(thought.state, context) for thought, context in found]
+    asked = [model.penalty(thought.state, context).mean() for thought, context in found]
     torch.testing.assert_close(asked[0], asked[1])
     assert float(asked[0]) != 0
 
@@ -429,5 +429,5 @@ def test_balance_is_summed_over_steps() -> None:
     )
     tokens = torch.randint(1, 9, (4, 6))
     context = model.look(tokens)
-    one, three = (model.penalty(think(model, tokens, n).state, context) for n in (1, 3))
+    one, three = (model.penalty(think(model, tokens, n).state, context).mean() for n in (1, 3))
     assert abs(three.item()) > 2 * abs(one.item()) > 0

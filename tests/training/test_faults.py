@@ -260,9 +260,9 @@ def resume(run: RunFolder) -> None:
     model = rebuild(TOY)[1]
     average = {name: value.clone() for name, value in model.state_dict().items()}
     optimizer = make_optimizer(TOY, model)
-    about = load_last(run, model, optimizer, average)
-    assert about is not None
-    assert about.keys() == {"update", "seconds", "best", "flawless", "sums", "memory", "data"}
+    found = load_last([run], model, optimizer, average)
+    assert found is not None
+    assert found[0].keys() == {"update", "seconds", "best", "flawless", "sums", "memory", "data"}
     for weight in model.parameters():  # an optimiser whose memory has gone bad fails only when it is used
         weight.grad = torch.ones_like(weight)
     optimizer.step()

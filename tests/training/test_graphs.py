@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_map_only
 
+from longthink.layers.several import together
 from longthink.models import build
 from longthink.tasks import Batch, task
 from longthink.training import compiled
@@ -26,6 +27,8 @@ MODELS: dict[str, tuple[str, int, str, dict[str, Any]]] = {
     "no recall": ("prefix_sums", 16, "deepthinking", {"width": 16, "head": (16, 8), "recall": False}),
     "router": ("ctl", 3, "router", {**SMALL, "attention_dropout": 0.0, "gate_dropout": 0.0}),
     "adaptive": ("ctl", 3, "transformer", {**SMALL, "act": "graves", "attention": "relative"}),
+    "several": ("ctl", 3, "transformer", {**SMALL, "attention": "gated_positions", "act": "universal"}),
+    "several routers": ("ctl", 3, "router", {**SMALL, "attention_dropout": 0.0, "gate_dropout": 0.0}),
     "sparse": (
         "ctl",
         3,
@@ -39,8 +42,10 @@ def compare(name: str, half: bool, device: str, limit: float, fast_step: bool = 
     source, difficulty, kind, options = MODELS[name]
     problem = task(source)
     torch.manual_seed(0)
-    model = build(kind, **problem.shape, **options).to(device)
-    graphed = GraphedObjective(Objective(model, CompiledStep(model) if fast_step else None), half=half)
+    networks = 4 if name.startswith("several") else 1
+    models = [build(kind, **problem.shape, **options).to(device) for _ in range(networks)]
+    model = models[0] if networks == 1 else together(models)
+    graphed = GraphedObjective(Objective(model, CompiledStep(model) if fast_step else None, networks), half=half)
     other = copy.deepcopy(model)  # plain updates use weights of their own: graphs must not meet their history
     for update, (n, k, alpha) in enumerate(PLANS):
         batch = problem.sample(20, difficulty, update, "train").to(device)
@@ -51,8 +56,9 @@ def compare(name: str, half: bool, device: str, limit: float, fast_step: bool = 
         other.load_state_dict(model.state_dict())
         other.zero_grad()
         with torch.autocast(device, torch.bfloat16, enabled=half):
-            plain = Objective(other)(batch, plan)
-        plain["loss"].backward()
+            plain = Objective(other, networks=networks)(batch, plan)
+        plain["loss"].sum().backward()
+        assert plain["loss"].numel() == networks
         for part in ("loss", "full", "progressive"):
             assert (part in losses) == (part in plain)
             if part in plain:
@@ -76,7 +82,7 @@ def test_recorded_updates_equal_plain_ones(name: str, monkeypatch: pytest.Monkey
     compare(name, half=False, device="cpu", limit=1e-4)
 
 
-@pytest.mark.parametrize("name", ["router", "adaptive"])
+@pytest.mark.parametrize("name", ["router", "adaptive", "several", "several routers"])
 def test_recorded_updates_whose_weight_gradients_are_put_off(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded_graphs.install(monkeypatch)
     monkeypatch.setattr(compiled.torch, "compile", lambda function, **_: function)
@@ -86,7 +92,7 @@ def test_recorded_updates_whose_weight_gradients_are_put_off(name: str, monkeypa
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 @pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("name", ["router", "adaptive"])
+@pytest.mark.parametrize("name", ["router", "adaptive", "several", "several routers"])
 def test_captured_and_compiled_updates_equal_plain_ones(name: str, half: bool) -> None:
     torch._dynamo.reset()
     compare(name, half, "cuda", limit=3e-2 if half else 3e-3, fast_step=True)

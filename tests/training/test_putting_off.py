@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from longthink.layers.linear import Linear
+from longthink.layers.several import together
 from longthink.models import build
 from longthink.tasks import task
 from longthink.training import compiled
@@ -165,20 +166,23 @@ def test_half_precision_stays_close(toy: Toy) -> None:
 ATTENTIONS = ("absolute", "relative", "gated_positions", "geometric")
 
 
+@pytest.mark.parametrize("networks", [1, 2])
 @pytest.mark.parametrize("gate", [False, True])
 @pytest.mark.parametrize("attention", ATTENTIONS)
-def test_every_transformer(attention: str, gate: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_transformer(attention: str, gate: bool, networks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a progressive term goes on without a gradient in between."""
     monkeypatch.setattr(compiled.torch, "compile", partial(torch.compile, backend="aot_eager"))
     torch._dynamo.reset()
     torch.manual_seed(0)
     options: dict[str, Any] = {"width": 8, "hidden": 12, "heads": 2, "dropout": 0.0, "attention": attention}
     problem = task("ctl")
-    model = build("transformer", **problem.shape, **options, gate=gate, act=None if gate else "graves").double()
+    options |= {"gate": gate, "act": None if gate else "graves"}
+    models = [build("transformer", **problem.shape, **options).double() for _ in range(networks)]
+    model = models[0] if networks == 1 else together(models)
     batch, found = problem.sample(4, 3, 0, "train"), []
     for thinker in (None, CompiledStep(model)):
         model.zero_grad()
-        Objective(model, thinker)(batch, Plan(2, 2, 3, 0.4))["loss"].backward()
+        Objective(model, thinker, networks)(batch, Plan(2, 2, 3, 0.4))["loss"].sum().backward()
         found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     assert len(found[0]) > 10
     torch.testing.assert_close(*found)

@@ -20,8 +20,8 @@ from longthink.loading import load, rebuild
 from longthink.recipes import recipes
 from longthink.tasks import Batch, task
 from longthink.tasks.prefix_sums import PrefixSums
+from longthink.training import member, validation
 from longthink.training import train as training
-from longthink.training import validation
 from longthink.training.checkpoint import RunFolder, load_last
 from longthink.training.data import TrainingData, _equally_often, _rounded, mixed_problems, proportions
 from longthink.training.files import read_json, read_tensors
@@ -85,7 +85,7 @@ def test_the_optimisers_memory_lies_as_the_weights_do_after_a_stop(tmp_path: Pat
     run = RunFolder(tmp_path, MAZES, 0)
     model = rebuild(MAZES, 0)[1]
     optimizer = make_optimizer(MAZES, model)
-    load_last(run, model, optimizer, None)
+    load_last([run], model, optimizer, None)
     stored, _ = read_tensors(run.last)
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     assert any(not weight.is_contiguous() for weight in weights)
@@ -314,9 +314,9 @@ def test_the_best_weights_are_those_that_stay_right(tmp_path: Path, monkeypatch:
         assert about["validation"] == {"samples": 20, "steps": [3, 30], "accuracy": about["validation"]["accuracy"]}
         save(folder, weights, about)
 
-    save = training.save_best
+    save = member.save_best
     monkeypatch.setattr(validation, "accuracy_at", accuracy)
-    monkeypatch.setattr(training, "save_best", kept)
+    monkeypatch.setattr(member, "save_best", kept)
     monkeypatch.setattr(validation.Solved, "loss_at", lambda self, steps, model: {30: next(late)}[steps])
     recipe = replace(TOY, epochs=6)
     run = train(recipe, 0, options(tmp_path))
