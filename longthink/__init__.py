@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         wanted,
     )
     from longthink.training.recipe import Recipe, override
-    from longthink.training.train import TrainingOptions, train
+    from longthink.training.train import TrainingOptions, train, train_together
 
 _HOMES = {
     "longthink.catalogue": ("list", "recipe"),
@@ -64,7 +64,7 @@ _HOMES = {
         "wanted",
     ),
     "longthink.training.recipe": ("Recipe", "override"),
-    "longthink.training.train": ("TrainingOptions", "train"),
+    "longthink.training.train": ("TrainingOptions", "train", "train_together"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -98,6 +98,7 @@ __all__ = [
     "task",
     "think",
     "train",
+    "train_together",
     "unfold",
     "wanted",
 ]

@@ -345,6 +345,9 @@ def study(
     settings: Annotated[list[str] | None, typer.Option("--set", help="key=value for every row's recipe.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Stop each training after this time.")] = None,
     workers: Annotated[int, typer.Option(help="Runs at a time, a process each.")] = 1,
+    together: Annotated[
+        int, typer.Option(help="Runs that differ in their data alone, up to so many, as one network: for GPUs.")
+    ] = 1,
     compile: Compile = None,
     report: Annotated[bool, typer.Option("--report", help="Only make table and pictures from stored results.")] = False,
 ) -> None:
@@ -355,7 +358,9 @@ def study(
     chosen = studies.studies[name]
     if not report:
         options = lt.TrainingOptions(folder=folder, seconds=seconds, compile=compile)
-        studies.run(chosen, whole_numbers("seeds", seeds), rows or (), results, options, settings or (), workers)
+        studies.run(
+            chosen, whole_numbers("seeds", seeds), rows or (), results, options, settings or (), workers, together
+        )
     print(studies.report(chosen, results))
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from longthink.errors import UserError
 from longthink.recipes import recipes
-from longthink.studies import report, run, studies
+from longthink.studies import base, report, run, studies
 from longthink.studies.base import Exam, Row, Study
 from longthink.tasks import task
 from longthink.training.files import read_json
-from longthink.training.train import TrainingOptions
+from longthink.training.train import Job, TrainingOptions, train_together
 
 TOY = Study(
     name="toy",
@@ -129,6 +129,36 @@ def test_a_study_from_training_to_table(tmp_path: Path) -> None:
     text = report(TOY, results).read_text()
     one = "prefix_sums-dt_recall-alpha1"
     assert f"- toy (0), test 1,200 bytes (00ff): {one} (seed 0), {one} (seed 1)\n- toy (1)" in text
+
+
+def test_rows_that_are_alike_are_trained_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both orders of the router with two seeds each in stacks of three and one; others by themselves."""
+    options = TrainingOptions(folder=str(tmp_path / "runs"), accelerator="cpu", quiet=True, tensorboard=False)
+    rows = (Row("router", "ctl-router"), Row("lstm", "ctl-lstm"), Row("backward", "ctl-backward-router"))
+    exams = (Exam("3 functions", 3, 20, 3, chunk=20),)
+    study = replace(TOY, rows=rows, exams=exams)
+    small = ["model.width=4", "epochs=1", "train_samples=20", "batch=10", "valid_samples=10", "shares=none"]
+    stacks: list[list[str]] = []
+
+    def spy(jobs: list[Job], how: TrainingOptions) -> list[Path]:
+        stacks.append([f"{recipe.name} {seed}" for recipe, seed in jobs])
+        return train_together(jobs, how)
+
+    monkeypatch.setattr(base, "train_together", spy)
+    files = run(study, [0, 1], (), tmp_path / "results", options, small, together=3)
+    assert stacks == [
+        ["ctl-router 0", "ctl-router 1", "ctl-backward-router 0"],
+        ["ctl-lstm 0"],
+        ["ctl-lstm 1"],
+        ["ctl-backward-router 1"],
+    ]
+    found = [read_json(file) for file in files]
+    assert [(one["row"], one["seed"]) for one in found] == [(row.label, seed) for row in rows for seed in (0, 1)]
+    assert all(one["exams"]["3 functions"]["samples"] == 20 for one in found)
+    with pytest.raises(UserError, match="1 or more at a time"):
+        run(study, [0], (), tmp_path, options, together=0)
+    with pytest.raises(UserError, match="workers or together"):
+        run(study, [0], (), tmp_path, options, workers=2, together=2)
 
 
 def test_rows_that_differ_in_two_options_are_a_grid(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """One training update of the Neural Data Router at the published sizes: the plain path beside the fast one.
 
 The plain path runs in float32 with PyTorch's own operations; the fast one in bfloat16 with the Triton kernel, its
-update captured in a graph, and compiled.
+update captured in a graph, and compiled; and several networks as one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from unittest.mock import patch
 import torch
 
 from longthink.bench.timing import device, median_seconds, surroundings
+from longthink.layers.several import together
 from longthink.models import build
 from longthink.ops.geometric.plain import plain_read
 from longthink.tasks import Batch
@@ -26,35 +27,40 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 """Lengths without the begin and end tokens: the public code was timed at 12 and 50."""
 PATHS = ("plain", "kernel", "graph", "compiled graph")
+SEVERAL = (5, 10)
+"""Networks in one, at the small size."""
 
 
 def measure(batch: int = 512, repeats: int = 10, only: tuple[str, ...] = PATHS) -> dict[str, Any]:
-    """Milliseconds and peak memory of a forward and backward pass."""
+    """Milliseconds and peak memory of a forward and backward pass, of all networks where there are several."""
     rows = []
     for name, size in SIZES.items():
-        for path in only if device() == "cuda" else ("plain",):
-            run = _update(path, batch, **size)
+        paths = [(path, 1) for path in (only if device() == "cuda" else ("plain",))]
+        if name == "ctl":
+            paths += [(paths[-1][0], networks) for networks in SEVERAL]
+        for path, networks in paths:
+            run = _update(path, batch, networks, **size)
             if device() == "cuda":
                 torch.cuda.reset_peak_memory_stats()
             seconds = median_seconds(run, repeats)
             memory = torch.cuda.max_memory_allocated() / 2**30 if device() == "cuda" else None
-            rows.append(
-                {"size": name, "path": path, "batch": batch, "milliseconds": 1e3 * seconds, "gigabytes": memory}
-            )
+            about = {"size": name, "path": path, "networks": networks, "batch": batch}
+            rows.append({**about, "milliseconds": 1e3 * seconds, "gigabytes": memory})
             del run
             if device() == "cuda":
                 torch.cuda.empty_cache()
     return {"benchmark": "one training update of the router", **surroundings(repeats), "rows": rows}
 
 
-def _update(path: str, batch: int, length: int, steps: int, model: dict[str, Any]) -> Callable[[], Any]:
+def _update(path: str, batch: int, networks: int, length: int, steps: int, model: dict[str, Any]) -> Callable[[], Any]:
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
-    net = build("router", vocabulary=18, classes=10, **model).to(device()).train()
-    tokens = torch.randint(1, 18, (batch, length), device=device())
-    problems = Batch(tokens, torch.randint(0, 10, (batch,), device=device()))
+    nets = [build("router", vocabulary=18, classes=10, **model).to(device()).train() for _ in range(networks)]
+    net = nets[0] if networks == 1 else together(nets)
+    tokens = torch.randint(1, 18, (networks * batch, length), device=device())
+    problems = Batch(tokens, torch.randint(0, 10, (networks * batch,), device=device()))
     plan = Plan(0, 1, steps, 0.0)
-    objective = Objective(net, CompiledStep(net) if path == "compiled graph" else None)
+    objective = Objective(net, CompiledStep(net) if path == "compiled graph" else None, networks)
     if "graph" in path:
         graphed = GraphedObjective(objective, half=True, full_alone=True)
         return lambda: graphed.backward(problems, plan)
@@ -62,7 +68,7 @@ def _update(path: str, batch: int, length: int, steps: int, model: dict[str, Any
     def update() -> None:
         net.zero_grad()
         with torch.autocast(device(), torch.bfloat16, enabled=path == "kernel"):
-            objective(problems, plan)["loss"].backward()
+            objective(problems, plan)["loss"].sum().backward()
 
     def plain() -> None:
         with patch("longthink.layers.attention.geometric_read", plain_read):

@@ -65,9 +65,9 @@ class Embedding(nn.Embedding):
 
 def together(models: Sequence[ThinkingModule]) -> ThinkingModule:
     """One network that is all of these, which become views of it: whoever changes its weights changes theirs."""
+    if not all(getattr(model, "stackable", False) for model in models):
+        raise UserError("Of these networks several cannot be one: not all of their layers know how.")
     whole = copy.deepcopy(models[0])
-    if not getattr(whole, "stackable", False):
-        raise UserError("Of these networks several cannot be one; train them one by one.")
     parts = [dict(model.named_parameters()) for model in models]
     for name, parameter in list(whole.named_parameters()):
         owner, _, last = name.rpartition(".")

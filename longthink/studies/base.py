@@ -30,8 +30,8 @@ from longthink.tasks.reading import data_file
 from longthink.think import ThinkingModule
 from longthink.training.data import mixed_problems, prepare
 from longthink.training.files import read_json, write_json
-from longthink.training.recipe import override
-from longthink.training.train import TrainingOptions, train
+from longthink.training.recipe import Recipe, alike, override
+from longthink.training.train import TrainingOptions, stackable, train, train_together
 
 
 def spread(values: list[float], digits: int = 2) -> str:
@@ -156,11 +156,19 @@ def run(
     options: TrainingOptions | None = None,
     settings: Sequence[str] = (),
     workers: int = 1,
+    together: int = 1,
 ) -> list[Path]:
-    """Train what is not trained, test what is not tested, and write one file a run; ``workers`` runs at a time."""
+    """Train what is not trained, test what is not tested, and write one file a run.
+
+    ``workers`` runs at a time, or up to ``together`` runs that differ in their data alone as one network.
+    """
     options = options or TrainingOptions()
     if workers < 1:
         raise UserError(f"A study needs 1 worker or more, not {workers}.")
+    if together < 1:
+        raise UserError(f"Runs are trained together 1 or more at a time, not {together}.")
+    if workers > 1 and together > 1:
+        raise UserError("Runs are trained side by side or together; choose workers or together.")
     known = {row.label for row in study.rows}
     for label in labels:
         if label not in known:
@@ -170,6 +178,8 @@ def run(
         data_file(name)
     chosen = [row for row in study.rows if not labels or row.label in labels]
     jobs = [_Job(study, row, seed, results, options, tuple(settings)) for row in chosen for seed in seeds]
+    if together > 1:
+        return _together(jobs, together)
     if workers == 1:
         return [job.do() for job in jobs]
     return _side_by_side([replace(job, options=replace(options, quiet=True)) for job in jobs], workers)
@@ -186,14 +196,38 @@ class _Job:
     options: TrainingOptions
     settings: tuple[str, ...]
 
+    @property
+    def recipe(self) -> Recipe:
+        return override(recipes[self.row.recipe], list(self.settings))
+
     def do(self) -> Path:
-        folder = train(override(recipes[self.row.recipe], list(self.settings)), self.seed, self.options)
+        return self.examine(train(self.recipe, self.seed, self.options))
+
+    def examine(self, folder: Path) -> Path:
         return examine(self.study, self.row, self.seed, folder, self.results)
+
+
+def _together(jobs: list[_Job], most: int) -> list[Path]:
+    """As many of those that are alike as one network; what cannot be trained so, one by one. Results as jobs."""
+    groups: list[list[_Job]] = []
+    for job in jobs:
+        fitting = (group for group in groups if len(group) < most and alike(group[0].recipe, job.recipe))
+        group = next(fitting, None)
+        if group is None or not stackable(job.recipe):
+            groups.append([job])
+        else:
+            group.append(job)
+    done: dict[tuple[str, int], Path] = {}
+    for group in groups:
+        folders = train_together([(job.recipe, job.seed) for job in group], group[0].options)
+        for job, folder in zip(group, folders, strict=True):
+            done[job.row.label, job.seed] = job.examine(folder)
+    return [done[job.row.label, job.seed] for job in jobs]
 
 
 def _side_by_side(jobs: list[_Job], workers: int) -> list[Path]:
     """A process a run. One that fails does not stop the others; the first failure is raised when all have ended."""
-    for recipe in {job.row.recipe: override(recipes[job.row.recipe], list(job.settings)) for job in jobs}.values():
+    for recipe in {job.row.recipe: job.recipe for job in jobs}.values():
         prepare(task(recipe.task, **recipe.task_options))
     spawn = multiprocessing.get_context("spawn")  # a forked process could not use a GPU
     with ProcessPoolExecutor(

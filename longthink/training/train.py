@@ -21,7 +21,7 @@ from torch.multiprocessing import ProcessRaisedException
 from longthink.errors import UserError
 from longthink.layers.several import together
 from longthink.loading import load, misfit, rebuild
-from longthink.tasks import Task, task
+from longthink.tasks import Task
 from longthink.think import ThinkingModule
 from longthink.training.checkpoint import RunFolder, load_last
 from longthink.training.compiled import check_compiler
@@ -136,10 +136,16 @@ def check_together(jobs: Sequence[Job], devices: int = 1) -> None:
     for recipe, _ in jobs:
         if not alike(recipe, first):
             raise UserError(f"{recipe.name} and {first.name} differ in more than their data; train them one by one.")
-    if first.alpha != 0 or hasattr(task(first.task, **first.task_options), "stream"):
+    if not stackable(first):
         raise UserError(f"Of {first.name} several cannot be trained together; train them one by one.")
     if devices > 1:
         raise UserError("Runs are trained together on one device; leave devices at 1.")
+
+
+def stackable(recipe: Recipe) -> bool:
+    """Can several runs of it be one network? Their updates must think alike, and their layers know of it."""
+    problem, model = rebuild(recipe)
+    return recipe.alpha == 0 and not hasattr(problem, "stream") and getattr(model, "stackable", False)
 
 
 def _on_gpu(options: TrainingOptions) -> bool:

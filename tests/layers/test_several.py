@@ -75,5 +75,5 @@ def test_networks_that_cannot_be_one_get_a_sentence() -> None:
     experts = {"experts": 4, "k": 2}
     options: dict[str, Any] = {"feedforward": "experts", "feedforward_options": experts}
     model = build("transformer", vocabulary=7, classes=5, width=8, hidden=8, heads=2, **options)
-    with pytest.raises(UserError, match="one by one"):
+    with pytest.raises(UserError, match="cannot be one"):
         together([model, model])
