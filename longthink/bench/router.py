@@ -60,7 +60,7 @@ def _update(path: str, batch: int, networks: int, length: int, steps: int, model
     tokens = torch.randint(1, 18, (networks * batch, length), device=device())
     problems = Batch(tokens, torch.randint(0, 10, (networks * batch,), device=device()))
     plan = Plan(0, 1, steps, 0.0)
-    objective = Objective(net, CompiledStep(net) if path == "compiled graph" else None, networks)
+    objective = Objective(net, CompiledStep(net) if path == "compiled graph" else None)
     if "graph" in path:
         graphed = GraphedObjective(objective, half=True, full_alone=True)
         return lambda: graphed.backward(problems, plan)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -59,8 +60,8 @@ class Embedding(nn.Embedding):
         if self.weight.dim() == 2:
             return super().forward(tokens)
         networks, words, _ = self.weight.shape
-        first = torch.arange(networks, device=tokens.device).repeat_interleave(len(tokens) // networks) * words
-        return F.embedding(tokens + first[:, None], self.weight.flatten(0, 1))
+        network = torch.arange(len(tokens), device=tokens.device) // (len(tokens) // networks)
+        return F.embedding(tokens + network[:, None] * words, self.weight.flatten(0, 1))
 
 
 def together(models: Sequence[ThinkingModule]) -> ThinkingModule:
@@ -75,4 +76,10 @@ def together(models: Sequence[ThinkingModule]) -> ThinkingModule:
         setattr(whole.get_submodule(owner), last, stacked)
         for i, part in enumerate(parts):
             part[name].data = stacked.data[i]
+    cast(Any, whole).networks = len(models)
     return whole
+
+
+def networks_in(model: object) -> int:
+    """How many networks a model is."""
+    return int(getattr(model, "networks", 1))

@@ -12,11 +12,12 @@ from torch._dynamo import config as dynamo
 from torch._functorch import config as functorch
 
 from longthink.errors import UserError
+from longthink.layers.several import networks_in
 from longthink.think import Context, State, ThinkingModule, tensors
 from longthink.training.putting_off import PuttingOff
 
 LARGE_STATE = 2**25
-"""Bytes from which on memory is worth more than time."""
+"""Bytes of a network's state from which on memory is worth more than time."""
 MEMORY_BUDGET = 0.3
 """What then may be kept for the backward pass: 1 is what the compiler would keep, 0 nothing but inputs."""
 
@@ -63,7 +64,7 @@ class CompiledStep:
         return self._call(lambda: self._model.start(context))
 
     def step(self, state: State, context: Context) -> State:
-        large = sum(part.nbytes for part in tensors(state)) >= LARGE_STATE
+        large = sum(part.nbytes for part in tensors(state)) >= LARGE_STATE * networks_in(self._model)
         return self._call(lambda: self._model.step(state, context), large)
 
     def read(self, state: State, context: Context) -> Tensor:

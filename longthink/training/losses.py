@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from longthink.layers.several import networks_in
 from longthink.tasks.base import Batch
 from longthink.think import Context, State, Thinker, ThinkingModule, detach, think
 from longthink.training.recipe import Recipe
@@ -67,13 +68,13 @@ class Term(NamedTuple):
 class Objective(nn.Module):
     """Training's view of a model: its forward is the thinking and the loss, so that DDP sees all of it.
 
-    ``thinker`` stands in for the model while it thinks, with its step compiled. Where the model is several
-    ``networks``, losses are [networks], and it is their sum that is taken back.
+    ``thinker`` stands in for the model while it thinks, with its step compiled. Where the model is several networks,
+    losses are [networks], and it is their sum that is taken back.
     """
 
-    def __init__(self, model: ThinkingModule, thinker: Thinker | None = None, networks: int = 1) -> None:
+    def __init__(self, model: ThinkingModule, thinker: Thinker | None = None) -> None:
         super().__init__()
-        self.model, self.networks = model, networks
+        self.model, self.networks = model, networks_in(model)
         self.thinker: Thinker = model if thinker is None else thinker
         self.penalised = hasattr(model, "penalty")
 

@@ -99,7 +99,7 @@ class Trainer:
             self.past = Past(tuple(self._own_rows(part).to(fabric.device) for part in about["memory"]) or None)
         worth_it = fabric.device.type == "cuda" and getattr(model, "worth_compiling", False)
         compiled = worth_it if options.compile is None else options.compile
-        objective = Objective(model, CompiledStep(model) if compiled else None, len(members))
+        objective = Objective(model, CompiledStep(model) if compiled else None)
         self.objective, self.optimizer = fabric.setup(objective, optimizer)
         self.graphed: GraphedObjective | None = None
         if options.graphs and fabric.device.type == "cuda" and fabric.world_size == 1:

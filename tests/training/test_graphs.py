@@ -45,7 +45,7 @@ def compare(name: str, half: bool, device: str, limit: float, fast_step: bool = 
     networks = 4 if name.startswith("several") else 1
     models = [build(kind, **problem.shape, **options).to(device) for _ in range(networks)]
     model = models[0] if networks == 1 else together(models)
-    graphed = GraphedObjective(Objective(model, CompiledStep(model) if fast_step else None, networks), half=half)
+    graphed = GraphedObjective(Objective(model, CompiledStep(model) if fast_step else None), half=half)
     other = copy.deepcopy(model)  # plain updates use weights of their own: graphs must not meet their history
     for update, (n, k, alpha) in enumerate(PLANS):
         batch = problem.sample(20, difficulty, update, "train").to(device)
@@ -56,7 +56,7 @@ def compare(name: str, half: bool, device: str, limit: float, fast_step: bool = 
         other.load_state_dict(model.state_dict())
         other.zero_grad()
         with torch.autocast(device, torch.bfloat16, enabled=half):
-            plain = Objective(other, networks=networks)(batch, plan)
+            plain = Objective(other)(batch, plan)
         plain["loss"].sum().backward()
         assert plain["loss"].numel() == networks
         for part in ("loss", "full", "progressive"):

@@ -182,7 +182,7 @@ def test_every_transformer(attention: str, gate: bool, networks: int, monkeypatc
     batch, found = problem.sample(4, 3, 0, "train"), []
     for thinker in (None, CompiledStep(model)):
         model.zero_grad()
-        Objective(model, thinker, networks)(batch, Plan(2, 2, 3, 0.4))["loss"].sum().backward()
+        Objective(model, thinker)(batch, Plan(2, 2, 3, 0.4))["loss"].sum().backward()
         found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     assert len(found[0]) > 10
     torch.testing.assert_close(*found)
