@@ -143,10 +143,10 @@ class Trainer:
                 due = self.update >= self.recipe.updates or (rest == 0 and epoch % self.recipe.validate_every == 0)
                 if due or late or asked:
                     self.seconds = time.monotonic() - began
+                    if late and not due and any(member.best is None for _, member in self._running()):
+                        report.say("Time is up; one validation, so that there are weights to load.")
                     for place, member in self._running():
                         if due or (late and member.best is None):
-                            if not due:
-                                report.say("Time is up; one validation, so that there are weights to load.")
                             weights = None if self.average is None else self._share(self.average, place)
                             report.say(self._whose(member) + member.validate(weights, self.update, self.seconds, due))
                     self._save()
