@@ -16,7 +16,7 @@ from longthink.errors import UserError
 from longthink.layers.dropout import dropout
 from longthink.layers.linear import Linear
 from longthink.layers.positions import by_distance, relative_sinusoids, sinusoids
-from longthink.layers.several import repeated, spread
+from longthink.layers.several import per_sample, repeated
 from longthink.ops.geometric import geometric_read, geometric_weights
 from longthink.registry import Registry
 from longthink.think import note, wanted
@@ -91,9 +91,9 @@ class RelativeAttention(Attention):
 
     def forward(self, x: Tensor, padding: Tensor) -> Tensor:
         q, k, v = self.split(x)
-        content = self.dropped(q + spread(self.content_bias[..., None, :], q, 3)) @ k.transpose(-1, -2)
-        logits = content + self.positional(x, self.dropped(q + spread(self.position_bias[..., None, :], q, 3)))
-        logits = logits * (spread(self.scale, logits, 1) if self.learned_scale else 1 / math.sqrt(self.channels))
+        content = self.dropped(q + per_sample(self.content_bias[..., None, :], q, 3)) @ k.transpose(-1, -2)
+        logits = content + self.positional(x, self.dropped(q + per_sample(self.position_bias[..., None, :], q, 3)))
+        logits = logits * (per_sample(self.scale, logits, 1) if self.learned_scale else 1 / math.sqrt(self.channels))
         return self.gather(_softmax(logits, padding), v)
 
     def positional(self, x: Tensor, q: Tensor) -> Tensor:
@@ -140,10 +140,10 @@ class GeometricAttention(Attention):
     def forward(self, x: Tensor, padding: Tensor) -> Tensor:
         shape = (*x.shape[:2], self.heads)
         q, kv = self.query(x).view(*shape, self.channels), self.key_value(x).view(*shape, 2, self.channels)
-        q = (q + spread(self.content_bias.to(q.dtype), q, 2)) * spread(self.scale.to(q.dtype), q, 1)
+        q = (q + per_sample(self.content_bias.to(q.dtype), q, 2)) * per_sample(self.scale.to(q.dtype), q, 1)
         q = self.dropped(q)
         sides = self.direction(x).view(*shape, 2)
-        sides = sides * spread(self.direction_scale.to(sides.dtype), sides, 1) + spread(
+        sides = sides * per_sample(self.direction_scale.to(sides.dtype), sides, 1) + per_sample(
             self.bias.to(sides.dtype), sides, 1
         )
         if not wanted("attention"):

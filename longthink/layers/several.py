@@ -28,7 +28,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return y.view(*x.shape[:-1], -1)
 
 
-def spread(weight: Tensor, x: Tensor, own: int) -> Tensor:
+def per_sample(weight: Tensor, x: Tensor, own: int) -> Tensor:
     """A weight of ``own`` dimensions as it is; one of several networks so that each meets its part of the batch x."""
     if weight.dim() == own:
         return weight
@@ -48,7 +48,7 @@ class LayerNorm(nn.LayerNorm):
     def forward(self, x: Tensor) -> Tensor:
         if self.weight.dim() == 1:
             return super().forward(x)
-        return F.layer_norm(x, self.normalized_shape, eps=self.eps) * spread(self.weight, x, 1) + spread(
+        return F.layer_norm(x, self.normalized_shape, eps=self.eps) * per_sample(self.weight, x, 1) + per_sample(
             self.bias, x, 1
         )
 
@@ -66,9 +66,10 @@ class Embedding(nn.Embedding):
 
 def together(models: Sequence[ThinkingModule]) -> ThinkingModule:
     """One network that is all of these, which become views of it: whoever changes its weights changes theirs."""
-    if not all(getattr(model, "stackable", False) for model in models):
-        raise UserError("Of these networks several cannot be one: not all of their layers know how.")
     whole = copy.deepcopy(models[0])
+    plain = not list(whole.buffers()) and all(weight.dim() for weight in whole.parameters())
+    if not plain or not all(getattr(model, "stackable", False) for model in models):
+        raise UserError("Of these networks several cannot be one: not all of their layers know how.")
     parts = [dict(model.named_parameters()) for model in models]
     for name, parameter in list(whole.named_parameters()):
         owner, _, last = name.rpartition(".")

@@ -28,10 +28,11 @@ from longthink.registry import Registry
 from longthink.tasks import Batch, Split, Task, task
 from longthink.tasks.reading import data_file
 from longthink.think import ThinkingModule
+from longthink.training.checkpoint import RunFolder
 from longthink.training.data import mixed_problems, prepare
 from longthink.training.files import read_json, write_json
-from longthink.training.recipe import Recipe, alike, override
-from longthink.training.train import TrainingOptions, stackable, train, train_together
+from longthink.training.recipe import Recipe, override
+from longthink.training.train import TrainingOptions, fit_together, stackable, train, train_together
 
 
 def spread(values: list[float], digits: int = 2) -> str:
@@ -200,6 +201,10 @@ class _Job:
     def recipe(self) -> Recipe:
         return override(recipes[self.row.recipe], list(self.settings))
 
+    @property
+    def finished(self) -> bool:
+        return RunFolder(Path(self.options.folder), self.recipe, self.seed).finished() is not None
+
     def do(self) -> Path:
         return self.examine(train(self.recipe, self.seed, self.options))
 
@@ -211,8 +216,8 @@ def _together(jobs: list[_Job], most: int) -> list[Path]:
     """As many of those that are alike as one network; what cannot be trained so, one by one. Results as jobs."""
     groups: list[list[_Job]] = []
     for job in jobs:
-        fitting = (group for group in groups if len(group) < most and alike(group[0].recipe, job.recipe))
-        group = next(fitting, None)
+        fitting = (group for group in groups if len(group) < most and fit_together(group[0].recipe, job.recipe))
+        group = None if job.finished else next(fitting, None)
         if group is None or not stackable(job.recipe):
             groups.append([job])
         else:

@@ -148,7 +148,8 @@ def _how(study: Study, found: Found) -> list[str]:
             data.setdefault(_data(card), []).append(f"{recipe.name} (seed {run_['seed']})")
             updates = f"{card['updates']} of {recipe.updates}"
             cells = [label, recipe.name + "\\*" * changed, run_["seed"], updates, recipe.batch]
-            rows.append([*map(str, cells), str(card["minutes"]), card["hardware"], f"{card['parameters']:,}"])
+            minutes = f"{card['minutes']} for {card['together']} together" if "together" in card else card["minutes"]
+            rows.append([*map(str, cells), str(minutes), card["hardware"], f"{card['parameters']:,}"])
     what = "Updates and minutes of the chosen checkpoint, of all that the recipe plans."
     note = [f"- {', '.join(names)}: {settings}" for settings, names in others.items()]
     if note:

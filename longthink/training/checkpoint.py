@@ -14,7 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from longthink.errors import UserError
-from longthink.training.files import explain_full_disk, read_json, read_tensors, write_json, write_tensors, write_text
+from longthink.training.files import (
+    explain_full_disk,
+    read_about,
+    read_json,
+    read_tensors,
+    write_json,
+    write_tensors,
+    write_text,
+)
 from longthink.training.recipe import Recipe
 
 
@@ -59,6 +67,11 @@ class RunFolder:
     def finished(self) -> dict[str, Any] | None:
         """The card of a run that has ended well."""
         return read_json(self.card) if self.card.exists() else None
+
+    def stands_at(self) -> int:
+        """The update of its last checkpoint; less than 0 where that does not say."""
+        update = read_about(self.last).get("update") if self.last.exists() else 0
+        return update if isinstance(update, int) else -1
 
     def log(self, line: dict[str, Any]) -> None:
         with explain_full_disk(self.metrics), open(self.metrics, "a") as file:
@@ -147,28 +160,47 @@ def load_last(
     average: dict[str, Tensor] | None,
 ) -> list[dict[str, Any]] | None:
     """Continue from the last checkpoints, if there are any; those of several runs were made at the same update."""
-    there = [folder for folder in folders if folder.last.exists()]
-    if not there:
+    if not folders[0].last.exists():
         return None
-    read = [read_tensors(folder.last) for folder in there]
-    if len(there) < len(folders) or len({about.get("update") for _, about in read}) > 1:
-        raise UserError("These runs are not at the same update and cannot go on together; train them one by one.")
-    tensors = [found for found, _ in read]
-    packed = tensors[0] if len(tensors) == 1 else _stacked(tensors)
+    read = [read_tensors(folder.last) for folder in folders]
+    for folder, (tensors, _) in zip(folders, read, strict=True):
+        with _fitting(folder):
+            _check_names(tensors, read[0][0])
+    with _fitting(folders[0]):
+        memory = unpack(read[0][0] if len(read) == 1 else stacked([one for one, _ in read]), model, optimizer, average)
+    found = []
+    for folder, (_, about) in zip(folders, read, strict=True):
+        with _fitting(folder):
+            found.append(_understood(about, folder.recipe, memory))
+    return found
+
+
+@contextmanager
+def _fitting(folder: RunFolder) -> Iterator[None]:
+    """Turn whatever is wrong with a checkpoint into a sentence."""
     try:
-        memory = unpack(packed, model, optimizer, average)
-        return [_understood(about, folder.recipe, memory) for folder, (_, about) in zip(folders, read, strict=True)]
+        yield
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         reason = str(error).splitlines()[-1].strip().rstrip(".")
         raise UserError(
-            f"{folders[0].last} does not fit its recipe ({reason}); delete it to train from the start."
+            f"{folder.last} does not fit its recipe ({reason}); delete it to train from the start."
         ) from None
 
 
-def _stacked(packed: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+def _check_names(tensors: dict[str, Tensor], first: dict[str, Tensor]) -> None:
+    if {name: value.shape for name, value in tensors.items()} != {name: value.shape for name, value in first.items()}:
+        raise ValueError("its weights are not those of the runs beside it")
+
+
+def stacked(packed: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     """Of several networks one; what has no dimensions, like the optimiser's count, is the same for all."""
     first = packed[0]
     return {name: torch.stack([one[name] for one in packed]) if first[name].dim() else first[name] for name in first}
+
+
+def share(packed: dict[str, Tensor], place: int) -> dict[str, Tensor]:
+    """What belongs to one of several networks."""
+    return {name: value[place] if value.dim() else value for name, value in packed.items()}
 
 
 def _understood(about: dict[str, Any], recipe: Recipe, memory: tuple[Tensor, ...]) -> dict[str, Any]:

@@ -49,13 +49,25 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, Any])
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    with _opened(path) as (file, about):
+        # Copies, since these are views of the file on the disk, which may soon be replaced.
+        return {name: file.get_tensor(name).clone() for name in file.keys()}, about  # noqa: SIM118
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """The document in the header alone."""
+    with _opened(path) as (_, about):
+        return about
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {}).get("about", "{}"))
             if not isinstance(about, dict):
                 raise SafetensorError("its card is not a JSON object")
-            # Copies, since these are views of the file on the disk, which may soon be replaced.
-            return {name: file.get_tensor(name).clone() for name in file.keys()}, about  # noqa: SIM118
+            yield file, about
     except FileNotFoundError:
         raise UserError(f"There is no file {path}.") from None
     except OSError as error:

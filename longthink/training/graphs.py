@@ -54,7 +54,7 @@ class _Stage:
 
 
 class GraphedObjective:
-    """Does what ``objective(batch, plan)["loss"].backward()`` does, on one GPU, for plans that ``takes`` accepts.
+    """Does what ``objective(batch, plan)["loss"].sum().backward()`` does, on one GPU, for plans that ``takes`` accepts.
 
     ``full_alone`` promises that no plan has a progressive term: then single steps need not be captured.
     """

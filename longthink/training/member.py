@@ -23,10 +23,16 @@ class Member:
     """``about`` is what was known when the run was left, or the beginning."""
 
     def __init__(
-        self, fabric: Fabric, folder: RunFolder, problem: Task, model: ThinkingModule, about: dict[str, Any]
+        self,
+        fabric: Fabric,
+        folder: RunFolder,
+        problem: Task,
+        model: ThinkingModule,
+        about: dict[str, Any],
+        together: int = 1,
     ) -> None:
         self.fabric, self.folder, self.recipe, self.seed = fabric, folder, folder.recipe, folder.seed
-        self.problem, self.model = problem, model
+        self.problem, self.model, self.together = problem, model, together
         self.best: list[float] | None = about["best"]
         self.flawless: int = about["flawless"]
         self.origin = origin(problem)
@@ -38,6 +44,7 @@ class Member:
         self.data = TrainingData(self.recipe, problem, self.seed, fabric.device)
         self.validation = validation(self.recipe, problem)
         self.finished = False
+        self.failed: UserError | None = None
         self.writer: Any = None
 
     def open_logs(self, update: int, tensorboard: bool) -> None:
@@ -63,14 +70,14 @@ class Member:
             for name, value in numbers.items():
                 self.writer.add_scalar(name, value, update)
 
-    def refuse_nan(self, update: int) -> None:
-        if any(not torch.isfinite(weight).all() for weight in self.model.state_dict().values()):
-            self.stop_for_nan(update)
+    def is_sound(self) -> bool:
+        return all(bool(torch.isfinite(weight).all()) for weight in self.model.state_dict().values())
 
-    def stop_for_nan(self, update: int) -> None:
+    def explosion(self, update: int) -> UserError:
+        whose = f" of {self.folder.path.name}" if self.together > 1 else ""
         kept = "Its last checkpoint is kept" if self.folder.last.exists() else "No checkpoint had been made yet"
-        raise UserError(
-            f"The loss became NaN or infinite before update {update}. {kept}; "
+        return UserError(
+            f"The loss{whose} became NaN or infinite before update {update}. {kept}; "
             "try a smaller learning_rate or set clip=1."
         )
 
@@ -80,7 +87,6 @@ class Member:
         Where a run was stopped must not matter in the end: a validation that is not due leaves no trace but weights to
         load, which the first one that is due replaces.
         """
-        self.refuse_nan(update)
         own = {k: v.clone() for k, v in self.model.state_dict().items()} if weights is not None else None
         if weights is not None:
             self.model.load_state_dict(weights)
@@ -125,4 +131,5 @@ class Member:
             "torch": torch.__version__,
             "validation": found,
             **({} if self.origin is None else {"data": self.origin}),
+            **({} if self.together == 1 else {"together": self.together}),
         }

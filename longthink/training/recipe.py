@@ -183,11 +183,11 @@ def differences(recipe: Recipe, other: Recipe) -> list[str]:
     return [f"{key}={value}" for key, value in ours.items() if key not in theirs or theirs[key] != value] + missing
 
 
-_DATA = ("name", "note", "task", "task_options", "difficulty", "valid_difficulty", "shares", "balanced", "weights")
+_DATA = ("name", "note", "task_options", "difficulty", "valid_difficulty", "shares", "balanced", "weights")
 
 
 def alike(one: Recipe, other: Recipe) -> bool:
-    """Do they differ in their problems alone, and in the weights they start from?"""
+    """Do they differ in the options of their task alone, which problems are drawn, and the weights they start from?"""
     mine, theirs = one.to_json(), other.to_json()
     return all(mine[key] == theirs[key] for key in mine if key not in _DATA)
 

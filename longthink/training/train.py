@@ -21,7 +21,7 @@ from torch.multiprocessing import ProcessRaisedException
 from longthink.errors import UserError
 from longthink.layers.several import together
 from longthink.loading import load, misfit, rebuild
-from longthink.tasks import Task
+from longthink.tasks import Task, task
 from longthink.think import ThinkingModule
 from longthink.training.checkpoint import RunFolder, load_last
 from longthink.training.compiled import check_compiler
@@ -52,13 +52,20 @@ def train(recipe: Recipe, seed: int = 0, options: TrainingOptions | None = None)
 
 def train_together(jobs: Sequence[Job], options: TrainingOptions | None = None) -> list[Path]:
     """Train recipes that differ in their data alone, each with its seed, as one network: hardly slower than one of them
-    on a GPU that one does not keep busy. Their folders are those of runs that were trained one by one; their dropout
-    is another."""
+    on a GPU that one does not keep busy.
+
+    Their folders are those of runs that were trained one by one, and can go on alone. But their dropout is another, and
+    depends on how many there are: one that is over stays until all stop, and is not there when the others go on.
+    Those that stand at different updates go on in groups, one after the other.
+    """
     options = options or TrainingOptions()
     runs = [RunFolder(Path(options.folder), recipe, seed) for recipe, seed in jobs]
-    left = [job for job, run in zip(jobs, runs, strict=True) if not run.finished()]
-    if left:
-        _train(left, options)
+    groups: dict[int, dict[Path, Job]] = {}
+    for job, run in zip(jobs, runs, strict=True):
+        if not run.finished():
+            groups.setdefault(run.stands_at(), {})[run.path] = job
+    for group in groups.values():
+        _train(list(group.values()), options)
     return [run.path for run in runs]
 
 
@@ -131,15 +138,22 @@ def _source(weights: str, seed: int, run: RunFolder) -> str:
 def check_together(jobs: Sequence[Job], devices: int = 1) -> None:
     """Complain about runs that cannot be one network."""
     first = jobs[0][0]
-    if len({(recipe.hash(), seed) for recipe, seed in jobs}) < len(jobs):
-        raise UserError("Two of the runs are the same; train each once.")
     for recipe, _ in jobs:
-        if not alike(recipe, first):
+        if not fit_together(recipe, first):
             raise UserError(f"{recipe.name} and {first.name} differ in more than their data; train them one by one.")
     if not stackable(first):
         raise UserError(f"Of {first.name} several cannot be trained together; train them one by one.")
     if devices > 1:
         raise UserError("Runs are trained together on one device; leave devices at 1.")
+
+
+def fit_together(one: Recipe, other: Recipe) -> bool:
+    """Are their networks of one shape, and are they trained alike?"""
+    return alike(one, other) and shape_of(one) == shape_of(other)
+
+
+def shape_of(recipe: Recipe) -> dict[str, int]:
+    return task(recipe.task, **recipe.task_options).shape
 
 
 def stackable(recipe: Recipe) -> bool:
@@ -183,7 +197,7 @@ def _train_here(fabric: Fabric, jobs: Sequence[Job], options: TrainingOptions) -
             locks.enter_context(run.alone())
         found = load_last(runs, model, optimizer, average) or [_BEGINNING] * len(runs)
         members = [
-            Member(fabric, run, problem, one, about)
+            Member(fabric, run, problem, one, about, len(runs))
             for run, (problem, _), one, about in zip(runs, begun, models, found, strict=True)
         ]
         Trainer(fabric, options, members, model, optimizer, average, _of_all(found)).run()

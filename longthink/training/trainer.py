@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from longthink.errors import UserError
 from longthink.tasks.base import join
 from longthink.think import ThinkingModule
-from longthink.training.checkpoint import pack, save_last
+from longthink.training.checkpoint import pack, save_last, share
 from longthink.training.compiled import CompiledStep
 from longthink.training.data import derived_seed
 from longthink.training.graphs import GraphedObjective
@@ -130,33 +130,52 @@ class Trainer:
             Report(self._title(), self.recipe.updates, self.update, quiet) as report,
             _polite_interrupt(self.fabric) as asked,
         ):
-            warning: str = getattr(self.members[0].problem, "warning", "")
-            if warning and not self._is_over():
-                report.say(warning)
+            for warning in {getattr(member.problem, "warning", "") for member in self.members} - {""}:
+                if not self._is_over():
+                    report.say(warning)
+            self._let_go(report)  # what had nothing left to do but this
             while not self._is_over():
                 self._one_update()
                 if self.update % log_every == 0:
-                    news = self._log_losses(time.monotonic() - began)
+                    news = self._log_losses(time.monotonic() - began, report)
                     report.update(self.update, news)
                 epoch, rest = divmod(self.update, self.recipe.updates_an_epoch)
                 late = self._is_late(deadline)
                 due = self.update >= self.recipe.updates or (rest == 0 and epoch % self.recipe.validate_every == 0)
                 if due or late or asked:
                     self.seconds = time.monotonic() - began
-                    if late and not due and any(member.best is None for _, member in self._running()):
-                        report.say("Time is up; one validation, so that there are weights to load.")
-                    for place, member in self._running():
-                        if due or (late and member.best is None):
-                            weights = None if self.average is None else self._share(self.average, place)
-                            report.say(self._whose(member) + member.validate(weights, self.update, self.seconds, due))
+                    self._look_for_nan(report)
+                    self._validate(due, late, report)
                     self._save()
+                    self._let_go(report)
                 if (late or asked) and not self._is_over():
                     report.say(f"Stopped after {self.update} of {self.recipe.updates} updates; run again to go on.")
                     if asked:
                         raise KeyboardInterrupt
-                    return
-                self._let_go(report)
-            self._let_go(report)  # a run that had nothing left to do but this
+                    break
+        for member in self.members:
+            if member.failed is not None:
+                raise member.failed
+
+    def _validate(self, due: bool, late: bool, report: Report) -> None:
+        running = [(i, member) for i, member in self._running() if due or (late and member.best is None)]
+        if running and not due:
+            report.say("Time is up; one validation, so that there are weights to load.")
+        for place, member in running:
+            weights = None if self.average is None else self._share(self.average, place)
+            report.say(self._whose(member) + member.validate(weights, self.update, self.seconds, due))
+
+    def _look_for_nan(self, report: Report) -> None:
+        for _, member in self._running():
+            if not member.is_sound():
+                self._drop(member, report)
+
+    def _drop(self, member: Member, report: Report) -> None:
+        """A run whose loss exploded; others go on without it, and its end is told when they have ended."""
+        if len(self.members) == 1:
+            raise member.explosion(self.update)
+        member.failed = member.explosion(self.update)
+        report.say(str(member.failed))
 
     def _title(self) -> str:
         first, others = self.members[0], len(self.members) - 1
@@ -166,8 +185,8 @@ class Trainer:
         return f"{member.recipe.name} seed {member.seed}: " if len(self.members) > 1 else ""
 
     def _running(self) -> list[tuple[int, Member]]:
-        """Those that are not over, with their places."""
-        return [(i, member) for i, member in enumerate(self.members) if not member.finished]
+        """Those that are neither over nor lost, with their places."""
+        return [(i, one) for i, one in enumerate(self.members) if not one.finished and one.failed is None]
 
     def _let_go(self, report: Report) -> None:
         """Runs that are over. Their networks go on being computed with the others, and nobody looks at them."""
@@ -180,7 +199,7 @@ class Trainer:
                 member.finish(self.update, self.seconds)
 
     def _is_over(self) -> bool:
-        return all(member.is_over(self.update) for member in self.members)
+        return all(member.is_over(self.update) for _, member in self._running())
 
     def _is_late(self, deadline: float | None) -> bool:
         if deadline is None:
@@ -231,10 +250,8 @@ class Trainer:
         return whole[self.fabric.global_rank * size : (self.fabric.global_rank + 1) * size]
 
     def _share(self, whole: dict[str, Tensor], place: int) -> dict[str, Tensor]:
-        """What belongs to one of the networks; numbers without dimensions belong to all."""
-        if len(self.members) == 1:
-            return whole
-        return {name: value[place] if value.dim() else value for name, value in whole.items()}
+        """What belongs to one of the members."""
+        return whole if len(self.members) == 1 else share(whole, place)
 
     def _add(self, name: str, value: Tensor) -> None:
         # Sums stay on the device: reading them each update would make the GPU wait.
@@ -248,18 +265,19 @@ class Trainer:
         state = self.model.state_dict()
         torch._foreach_lerp_(list(self.average.values()), [state[name] for name in self.average], 1 - decay)
 
-    def _log_losses(self, seconds: float) -> str:
+    def _log_losses(self, seconds: float, report: Report) -> str:
         means = {name: (total / self.counts[name]).tolist() for name, total in self._pooled_sums().items()}
         self.sums, self.counts = {}, {}
         losses = []
         for place, member in self._running():
             numbers = {name: mean[place] if isinstance(mean, list) else mean for name, mean in means.items()}
+            if not math.isfinite(numbers["loss"]):
+                self._drop(member, report)
+                continue
             losses.append(numbers["loss"])
-            if not math.isfinite(losses[-1]):
-                member.stop_for_nan(self.update)
             if self.fabric.is_global_zero:
                 member.log(self.update, numbers, {"seconds": round(seconds, 3)})
-        return "loss " + (f"{losses[0]:.4g}" if len(losses) == 1 else f"{min(losses):.4g} to {max(losses):.4g}")
+        return "loss " + " to ".join(f"{loss:.4g}" for loss in sorted({min(losses), max(losses)})) if losses else ""
 
     def _pooled_sums(self) -> dict[str, Tensor]:
         """The sums since the last line of metrics, with losses averaged over devices."""
@@ -276,7 +294,6 @@ class Trainer:
             memory = tuple(cast(Tensor, self.fabric.all_gather(part)).flatten(0, 1) for part in memory)
         whole = pack(self.model, self.optimizer, self.average, memory)
         for place, member in self._running():
-            member.refuse_nan(self.update)
             own = {name: total[place] if isinstance(total, list) else total for name, total in sums.items()}
             about: dict[str, Any] = {"update": self.update, "seconds": self.seconds, **member.about()}
             about["sums"] = {name: [total, self.counts[name]] for name, total in own.items()}

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from longthink.errors import UserError
 from longthink.loading import load
 from longthink.training import files
-from longthink.training import train as training
+from longthink.training import trainer as training
 from longthink.training.checkpoint import RunFolder
 from longthink.training.files import read_tensors, write_json, write_tensors
 from longthink.training.train import train

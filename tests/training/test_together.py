@@ -11,8 +11,9 @@ import torch
 
 from longthink.errors import UserError
 from longthink.recipes import recipes
-from longthink.training import member
-from longthink.training.files import read_json, read_tensors
+from longthink.training import member, trainer
+from longthink.training.checkpoint import RunFolder
+from longthink.training.files import read_json, read_tensors, write_tensors
 from longthink.training.recipe import Recipe
 from longthink.training.train import Job, Trainer, train, train_together
 from longthink.training.trainer import clip_each
@@ -48,7 +49,7 @@ def assert_alike(one: Path, other: Path) -> None:
         assert a.keys() == b.keys()
         for key, value in a.items():
             torch.testing.assert_close(value, b[key], rtol=1e-3, atol=2e-5, msg=lambda text, key=key: f"{key}: {text}")
-        assert about_a.keys() == about_b.keys()
+        assert about_a.keys() - {"together"} == about_b.keys()
     lines, others = metrics(one), metrics(other)
     assert len(lines) == len(others)
     for line, another in zip(lines, others, strict=True):
@@ -70,6 +71,7 @@ def test_together_as_alone(alone: list[Path], tmp_path: Path) -> None:
     assert [run.name for run in runs] == [run.name for run in alone]
     for run, one in zip(runs, alone, strict=True):
         assert_alike(run, one)
+    assert [read_json(run / "card.json")["together"] for run in runs] == [3, 3, 3]
     norms = [line["gradient_norm"] for run in runs for line in metrics(run) if "gradient_norm" in line]
     assert min(norms) < 0.5 < max(norms)  # some were clipped and others not
     assert len(set(norms)) == len(norms)  # each has its own
@@ -129,19 +131,136 @@ def test_one_that_is_done_is_left_alone(alone: list[Path], tmp_path: Path) -> No
     assert_alike(runs[2], alone[2])
 
 
-def test_runs_that_stand_elsewhere_cannot_go_on_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_stand_elsewhere_go_on_after_each_other(
+    alone: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_is_late", lambda trainer, _: trainer.update == 3)
-        train(BASE, 0, options(tmp_path, seconds=1.0))
-    with pytest.raises(UserError, match="not at the same update"):
+        train(*JOBS[0], options(tmp_path, seconds=1.0))
+    for run, one in zip(train_together([*JOBS, JOBS[1]], options(tmp_path)), alone, strict=False):
+        assert_alike(run, one)
+
+
+def test_death_between_two_checkpoints(alone: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of three has made its second checkpoint, the others have not."""
+    save, calls = trainer.save_last, 0
+
+    def dying(*arguments: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 5:
+            raise SystemExit
+        save(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "save_last", dying)
+        with pytest.raises(SystemExit):
+            train_together(JOBS, options(tmp_path))
+    folders = [RunFolder(tmp_path, *job) for job in JOBS]
+    assert [folder.stands_at() for folder in folders] == [10, 5, 5]
+    for run, one in zip(train_together(JOBS, options(tmp_path)), alone, strict=True):
+        assert_alike(run, one)
+
+
+@pytest.mark.parametrize("at", [4, 5, 7])  # found by a line of metrics, by a validation, and by the next line
+def test_one_whose_loss_explodes_leaves_the_others_alone(
+    at: int, alone: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = Trainer._one_update
+
+    def explode(self: Trainer) -> None:
+        update(self)
+        if self.update == at:
+            for weight in self.members[1].model.parameters():
+                weight.data.fill_(torch.nan)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_one_update", explode)
+        with pytest.raises(UserError, match=f"loss of {alone[1].name} became NaN"):
+            train_together(JOBS, options(tmp_path))
+    runs = [tmp_path / one.name for one in alone]
+    assert not (runs[1] / "card.json").exists()
+    for i in (0, 2):
+        assert_alike(runs[i], alone[i])
+    assert train_together(JOBS, options(tmp_path)) == runs  # from its last checkpoint, alone
+    assert_alike(runs[1], alone[1])
+
+
+def test_one_that_is_good_enough_when_time_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = {"samples": 1, "steps": [4, 6], "accuracy": [1.0, 1.0]}
+    verdicts = iter([True, False, False, False])
+
+    def judge(recipe: Recipe, problem: Any) -> Any:
+        flawless = next(verdicts)
+        return lambda model: Verdict([1.0], {"valid_4": 1.0}, card, flawless)
+
+    monkeypatch.setattr(member, "validation", judge)
+    monkeypatch.setattr(Trainer, "_is_late", lambda trainer, _: trainer.update == 5)
+    jobs: list[Job] = [(replace(BASE, enough=1), seed) for seed in (0, 1)]
+    first, second = train_together(jobs, options(tmp_path, seconds=1.0))
+    assert read_json(first / "card.json")["finished"]["updates"] == 5
+    assert not (second / "card.json").exists()
+    monkeypatch.undo()
+    monkeypatch.setattr(member, "validation", lambda *_: lambda _: Verdict([0.0], {"valid_4": 0.0}, card, False))
+    train_together(jobs, options(tmp_path))
+    assert read_json(second / "card.json")["finished"]["updates"] == 20
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trainer, "_is_late", lambda trainer, _: trainer.update == 5)
+    runs = train_together(JOBS, options(tmp_path, seconds=1.0))
+    monkeypatch.undo()
+    tensors, about = read_tensors(runs[2] / "last.safetensors")
+    write_tensors(runs[2] / "last.safetensors", {**tensors, "model.head.bias": torch.zeros(3)}, about)
+    with pytest.raises(UserError, match=rf"{runs[2].name}/last\.safetensors does not fit"):
         train_together(JOBS, options(tmp_path))
+    write_tensors(runs[2] / "last.safetensors", tensors, {"update": 5})
+    with pytest.raises(UserError, match=rf"{runs[2].name}/last\.safetensors does not fit"):
+        train_together(JOBS, options(tmp_path))
+
+
+def test_with_dropout_and_without_averages(tmp_path: Path) -> None:
+    """All learn, each with masks of its own: two that are the same but for their folder part ways."""
+    dropping = replace(BASE, model_options={**BASE.model_options, "dropout": 0.5}, average=None, clip=None)
+    jobs: list[Job] = [(dropping, 0), (replace(dropping, name="twin"), 0)]
+    one, twin = (read_tensors(run / "last.safetensors")[0] for run in train_together(jobs, options(tmp_path)))
+    weights = [name for name in one if name.startswith("model.") and one[name].std() > 0]
+    assert all(not torch.equal(one[name], twin[name]) for name in weights)
+    assert not any(name.startswith("average.") for name in one)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the fast path needs a GPU")
+@pytest.mark.parametrize("attention", ["geometric", "gated_positions"])
+def test_together_as_alone_on_a_gpu(attention: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled and captured, in float32; stopped and gone on with in between."""
+    torch._dynamo.reset()
+    jobs: list[Job] = [
+        (replace(one, model_options={**one.model_options, "width": 32, "attention": attention}), seed)
+        for one, seed in JOBS
+    ]
+    how: dict[str, Any] = {"accelerator": "cuda", "precision": "32-true"}
+    monkeypatch.setattr(Trainer, "_is_late", lambda trainer, _: trainer.update == 7)
+    train_together(jobs, options(tmp_path / "together", seconds=1.0, **how))
+    monkeypatch.undo()
+    runs = train_together(jobs, options(tmp_path / "together", **how))
+    for run, (recipe, seed) in zip(runs, jobs, strict=True):
+        torch._dynamo.reset()
+        one = train(recipe, seed, options(tmp_path / "alone", compile=False, graphs=False, **how))
+        for name in ("best.safetensors", "last.safetensors"):
+            found, expected = (read_tensors(folder / name)[0] for folder in (run, one))
+            for key, value in expected.items():
+                if not key.startswith("optimizer"):
+                    torch.testing.assert_close(
+                        found[key], value, rtol=0.02, atol=2e-3, msg=lambda m, k=key: f"{k}: {m}"
+                    )
 
 
 @pytest.mark.parametrize(
     ("jobs", "reason"),
     [
         ([(BASE, 0), (replace(BASE, learning_rate=1e-3), 1)], "differ in more than their data"),
-        ([(BASE, 0), (BASE, 0)], "are the same"),
+        ([(BASE, 0), (replace(BASE, task="listops", task_options={}), 0)], "differ in more than their data"),
         ([(TOY, 0), (TOY, 1)], "one by one"),
         ([(BASE, 0), (BASE, -1)], "0 or more"),
         ([(recipes["ctl-lstm"], 0), (recipes["ctl-lstm"], 1)], "one by one"),
