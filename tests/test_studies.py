@@ -155,6 +155,7 @@ def test_rows_that_are_alike_are_trained_together(tmp_path: Path, monkeypatch: p
     found = [read_json(file) for file in files]
     assert [(one["row"], one["seed"]) for one in found] == [(row.label, seed) for row in rows for seed in (0, 1)]
     assert all(one["exams"]["3 functions"]["samples"] == 20 for one in found)
+    assert report(study, tmp_path / "results").read_text().count(" for 3 together | ") == 3
     with pytest.raises(UserError, match="1 or more at a time"):
         run(study, [0], (), tmp_path, options, together=0)
     with pytest.raises(UserError, match="workers or together"):
