@@ -247,13 +247,14 @@ def test_together_as_alone_on_a_gpu(attention: str, tmp_path: Path, monkeypatch:
     for run, (recipe, seed) in zip(runs, jobs, strict=True):
         torch._dynamo.reset()
         one = train(recipe, seed, options(tmp_path / "alone", compile=False, graphs=False, **how))
-        for name in ("best.safetensors", "last.safetensors"):
-            found, expected = (read_tensors(folder / name)[0] for folder in (run, one))
-            for key, value in expected.items():
-                if not key.startswith("optimizer"):
-                    torch.testing.assert_close(
-                        found[key], value, rtol=0.02, atol=2e-3, msg=lambda m, k=key: f"{k}: {m}"
-                    )
+        for line, another in zip(metrics(run), metrics(one), strict=True):
+            assert line == pytest.approx(another, rel=0.03, abs=0.03)
+        found, expected = (
+            torch.cat([value.flatten() for _, value in sorted(read_tensors(folder / "best.safetensors")[0].items())])
+            for folder in (run, one)
+        )
+        # Products are rounded to TF32, and Adam makes much of small gradients.
+        assert (found - expected).norm() < 0.05 * expected.norm()
 
 
 @pytest.mark.parametrize(
