@@ -17,7 +17,8 @@ from longthink.think import Context, State, ThinkingModule, tensors
 from longthink.training.putting_off import PuttingOff
 
 LARGE_STATE = 2**25
-"""Bytes of a network's state from which on memory is worth more than time."""
+"""Bytes of a state from which on weight gradients are not put off, and, of one network's, memory is worth more than
+time."""
 MEMORY_BUDGET = 0.3
 """What then may be kept for the backward pass: 1 is what the compiler would keep, 0 nothing but inputs."""
 
@@ -64,14 +65,15 @@ class CompiledStep:
         return self._call(lambda: self._model.start(context))
 
     def step(self, state: State, context: Context) -> State:
-        large = sum(part.nbytes for part in tensors(state)) >= LARGE_STATE * networks_in(self._model)
-        return self._call(lambda: self._model.step(state, context), large)
+        size = sum(part.nbytes for part in tensors(state))
+        scarce = size >= LARGE_STATE * networks_in(self._model)  # who trains many at once has the memory for it
+        return self._call(lambda: self._model.step(state, context), size >= LARGE_STATE, scarce)
 
     def read(self, state: State, context: Context) -> Tensor:
         return self._model.read(state, context)
 
-    def _call(self, function: Callable[[], State], large: bool = False) -> State:
-        budget = MEMORY_BUDGET if large and getattr(self._model, "recomputes", False) else 1.0
+    def _call(self, function: Callable[[], State], large: bool = False, scarce: bool = False) -> State:
+        budget = MEMORY_BUDGET if scarce and getattr(self._model, "recomputes", False) else 1.0
         plain = self._putting_off is None or large or not torch.is_grad_enabled()
         # This stands before the method of the class.
         vars(self._model)[self._part] = self._compiled if plain else self._putting_off

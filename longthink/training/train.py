@@ -51,8 +51,8 @@ def train(recipe: Recipe, seed: int = 0, options: TrainingOptions | None = None)
 
 
 def train_together(jobs: Sequence[Job], options: TrainingOptions | None = None) -> list[Path]:
-    """Train recipes that differ in their data alone, each with its seed, as one network: hardly slower than one of them
-    on a GPU that one does not keep busy.
+    """Train recipes that differ in their data alone, each with its seed, as one network, for GPUs that one alone does
+    not keep busy.
 
     Their folders are those of runs that were trained one by one, and can go on alone. But their dropout is another, and
     depends on how many there are: one that is over stays until all stop, and is not there when the others go on.
