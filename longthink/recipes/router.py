@@ -241,7 +241,7 @@ def _ctlpp() -> None:
         "transformer": (
             "transformer",
             {**_SMALL, "attention": "relative", "attention_dropout": 0.1},
-            {"steps": 8, "clip": 5.0, "weight_decay": 2.5e-3, "epochs": 512},
+            {"steps": 8, "clip": 5.0, "weight_decay": 2.5e-3, "epochs": 512, "validate_every": 5},
         ),
         "router": (
             "transformer",
@@ -273,10 +273,9 @@ def _ctlpp() -> None:
                 model_options=options,
                 note="Table 6.1 and Figure 6.4; settings of E.1.2",
                 train_samples=300_000,
-                validate_every=1,
                 learning_rate=1.5e-4,
                 warmup_updates=500,
-                **{"epochs": 137, **settings},  # 80,000 updates
+                **{"epochs": 137, "validate_every": 1, **settings},  # 80,000 updates
             )
             recipe = add(replace(recipe, patient_steps=recipe.steps or None))
             if variant == "S":
