@@ -9,16 +9,13 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from longthink.errors import UserError, at_least, check_precision, unknown, whole_numbers
 from longthink.explore.command import explore
 from longthink.inspect.commands import app as inspection
-
-if TYPE_CHECKING:
-    pass
 
 app = typer.Typer(
     help="Train on easy problems, think longer, solve hard ones.",

@@ -56,7 +56,7 @@ def _update(path: str, batch: int, networks: int, length: int, steps: int, model
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
     nets = [build("router", vocabulary=18, classes=10, **model).to(device()).train() for _ in range(networks)]
-    net = nets[0] if networks == 1 else together(nets)
+    net = together(nets)
     tokens = torch.randint(1, 18, (networks * batch, length), device=device())
     problems = Batch(tokens, torch.randint(0, 10, (networks * batch,), device=device()))
     plan = Plan(0, 1, steps, 0.0)

@@ -65,7 +65,10 @@ class Embedding(nn.Embedding):
 
 
 def together(models: Sequence[ThinkingModule]) -> ThinkingModule:
-    """One network that is all of these, which become views of it: whoever changes its weights changes theirs."""
+    """One network that is all of these, which become views of it: whoever changes its weights changes theirs. Of one,
+    itself."""
+    if len(models) == 1:
+        return models[0]
     whole = copy.deepcopy(models[0])
     plain = not list(whole.buffers()) and all(weight.dim() for weight in whole.parameters())
     if not plain or not all(getattr(model, "stackable", False) for model in models):

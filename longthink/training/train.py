@@ -60,22 +60,22 @@ def train_together(jobs: Sequence[Job], options: TrainingOptions | None = None) 
     """
     options = options or TrainingOptions()
     runs = [RunFolder(Path(options.folder), recipe, seed) for recipe, seed in jobs]
-    groups: dict[int, dict[Path, Job]] = {}
-    for job, run in zip(jobs, runs, strict=True):
+    groups: dict[int, dict[Path, RunFolder]] = {}
+    for run in runs:
         if not run.finished():
-            groups.setdefault(run.stands_at(), {})[run.path] = job
+            groups.setdefault(run.stands_at(), {})[run.path] = run
     for group in groups.values():
         _train(list(group.values()), options)
     return [run.path for run in runs]
 
 
-def _train(jobs: Sequence[Job], options: TrainingOptions) -> None:
-    for _, seed in jobs:
-        if seed < 0:
-            raise UserError(f"The seed must be 0 or more, not {seed}.")
-    recipe = jobs[0][0]
-    if len(jobs) > 1:
-        check_together(jobs, options.devices)
+def _train(runs: Sequence[RunFolder], options: TrainingOptions) -> None:
+    for run in runs:
+        if run.seed < 0:
+            raise UserError(f"The seed must be 0 or more, not {run.seed}.")
+    recipe = runs[0].recipe
+    if len(runs) > 1:
+        _check_together([run.recipe for run in runs], options.devices)
     if options.accelerator not in ("auto", "cpu", "cuda", "gpu"):
         raise UserError(f"The accelerator must be auto, cpu or cuda, not {options.accelerator!r}.")
     if options.accelerator in ("cuda", "gpu") and not torch.cuda.is_available():
@@ -86,7 +86,7 @@ def _train(jobs: Sequence[Job], options: TrainingOptions) -> None:
         raise UserError(f"Training needs 1 device or more, not {options.devices}.")
     if recipe.batch % options.devices:
         raise UserError(f"A batch of {recipe.batch} cannot be shared by {options.devices} devices; change batch.")
-    problem, model = _beginning(*jobs[0], options)  # complaints about options come before any process is started
+    problem, model = _beginning(runs[0])  # complaints about options come before any process is started
     if options.precision is None:
         whole = getattr(model, "wants_float32", False) or not _on_gpu(options)
         options = replace(options, precision="32-true" if whole else "bf16-mixed")
@@ -96,14 +96,14 @@ def _train(jobs: Sequence[Job], options: TrainingOptions) -> None:
             "losses of deep recurrences leave the range of float16."
         )
     if options.devices == 1:
-        _train_here(_fabric(options, "auto"), jobs, options)
+        _train_here(_fabric(options, "auto"), runs, options)
     else:
         prepare(problem)
         # Spawned and not by running the script again: the caller goes on in one process.
         fabric = _fabric(options, DDPStrategy(start_method="spawn", find_unused_parameters=True))
         try:
             # A partial, since Fabric takes arguments apart and cannot put frozen ones together again.
-            fabric.launch(partial(_train_beside, jobs=jobs, options=options))
+            fabric.launch(partial(_train_beside, runs=runs, options=options))
         except ProcessRaisedException as error:  # holds the other process's traceback as text
             kind, _, sentence = str(error).strip().splitlines()[-1].partition(": ")
             if kind.endswith(UserError.__name__):
@@ -111,34 +111,34 @@ def _train(jobs: Sequence[Job], options: TrainingOptions) -> None:
             raise
 
 
-def _beginning(recipe: Recipe, seed: int, options: TrainingOptions) -> tuple[Task, ThinkingModule]:
+def _beginning(run: RunFolder) -> tuple[Task, ThinkingModule]:
     """The task, and the network with the weights that training starts from."""
-    run = RunFolder(Path(options.folder), recipe, seed)
-    problem, model = rebuild(recipe, seed, beside=run.path)
+    recipe = run.recipe
+    problem, model = rebuild(recipe, run.seed, beside=run.path)
     if recipe.weights is not None and not run.last.exists():  # a run that goes on has its own
-        reason = misfit(model, load(_source(recipe.weights, seed, run)).model.state_dict())
+        reason = misfit(model, load(_source(recipe.weights, run)).model.state_dict())
         if reason:
             raise UserError(f"The weights {recipe.weights} are of another network than this one: {reason}")
     return problem, model
 
 
-def _source(weights: str, seed: int, run: RunFolder) -> str:
+def _source(weights: str, run: RunFolder) -> str:
     """Of a recipe, its run with the same seed; shipped weights and folders are what they are called."""
     if weights not in recipes:
         return weights
-    before = RunFolder(run.path.parent, recipes[weights], seed)
+    before = RunFolder(run.path.parent, recipes[weights], run.seed)
     if not before.finished():
         raise UserError(
             f"{run.recipe.name} goes on where {weights} ended, and there is no such run in {run.path.parent}; "
-            f"first: longthink train {weights} --seed {seed}"
+            f"first: longthink train {weights} --seed {run.seed}"
         )
     return str(before.path)
 
 
-def check_together(jobs: Sequence[Job], devices: int = 1) -> None:
+def _check_together(several: Sequence[Recipe], devices: int) -> None:
     """Complain about runs that cannot be one network."""
-    first = jobs[0][0]
-    for recipe, _ in jobs:
+    first = several[0]
+    for recipe in several:
         if not fit_together(recipe, first):
             raise UserError(f"{recipe.name} and {first.name} differ in more than their data; train them one by one.")
     if not stackable(first):
@@ -149,10 +149,10 @@ def check_together(jobs: Sequence[Job], devices: int = 1) -> None:
 
 def fit_together(one: Recipe, other: Recipe) -> bool:
     """Are their networks of one shape, and are they trained alike?"""
-    return alike(one, other) and shape_of(one) == shape_of(other)
+    return alike(one, other) and _shape(one) == _shape(other)
 
 
-def shape_of(recipe: Recipe) -> dict[str, int]:
+def _shape(recipe: Recipe) -> dict[str, int]:
     return task(recipe.task, **recipe.task_options).shape
 
 
@@ -175,21 +175,20 @@ def _fabric(options: TrainingOptions, strategy: str | DDPStrategy) -> Fabric:
         raise UserError(f"This machine cannot train so: {str(error).rstrip(chr(46))}.") from None
 
 
-def _train_beside(fabric: Fabric, jobs: Sequence[Job], options: TrainingOptions) -> None:
+def _train_beside(fabric: Fabric, runs: Sequence[RunFolder], options: TrainingOptions) -> None:
     """One of several processes. They part in order: one that still had threads of the connection would abort."""
-    _train_here(fabric, jobs, options)
+    _train_here(fabric, runs, options)
     fabric.barrier()
     torch.distributed.destroy_process_group()
 
 
-def _train_here(fabric: Fabric, jobs: Sequence[Job], options: TrainingOptions) -> None:
+def _train_here(fabric: Fabric, runs: Sequence[RunFolder], options: TrainingOptions) -> None:
     """The body of ``train`` in each process."""
     torch.backends.cudnn.benchmark = True
     torch.set_float32_matmul_precision("high")
-    recipe, runs = jobs[0][0], [RunFolder(Path(options.folder), *job) for job in jobs]
-    begun = [_beginning(*job, options) for job in jobs]
+    recipe, begun = runs[0].recipe, [_beginning(run) for run in runs]
     models = [model.to(fabric.device) for _, model in begun]
-    model = models[0] if len(models) == 1 else together(models)
+    model = together(models)
     average = {k: v.clone() for k, v in model.state_dict().items()} if recipe.average else None
     optimizer = make_optimizer(recipe, model, fused=fabric.device.type == "cuda")
     with ExitStack() as locks:

@@ -270,7 +270,7 @@ class Trainer:
         self.sums, self.counts = {}, {}
         losses = []
         for place, member in self._running():
-            numbers = {name: mean[place] if isinstance(mean, list) else mean for name, mean in means.items()}
+            numbers = _at(place, means)
             if not math.isfinite(numbers["loss"]):
                 self._drop(member, report)
                 continue
@@ -294,12 +294,16 @@ class Trainer:
             memory = tuple(cast(Tensor, self.fabric.all_gather(part)).flatten(0, 1) for part in memory)
         whole = pack(self.model, self.optimizer, self.average, memory)
         for place, member in self._running():
-            own = {name: total[place] if isinstance(total, list) else total for name, total in sums.items()}
             about: dict[str, Any] = {"update": self.update, "seconds": self.seconds, **member.about()}
-            about["sums"] = {name: [total, self.counts[name]] for name, total in own.items()}
+            about["sums"] = {name: [total, self.counts[name]] for name, total in _at(place, sums).items()}
             if self.fabric.is_global_zero:
                 save_last(member.folder, self._share(whole, place), about)
         self.fabric.barrier()
+
+
+def _at(place: int, numbers: dict[str, Any]) -> dict[str, float]:
+    """Those of one of several networks; a number that is none of a list is the same for all."""
+    return {name: value[place] if isinstance(value, list) else value for name, value in numbers.items()}
 
 
 def clip_each(gradients: Sequence[Tensor], most: float) -> Tensor:

@@ -44,7 +44,7 @@ def compare(name: str, half: bool, device: str, limit: float, fast_step: bool = 
     torch.manual_seed(0)
     networks = 4 if name.startswith("several") else 1
     models = [build(kind, **problem.shape, **options).to(device) for _ in range(networks)]
-    model = models[0] if networks == 1 else together(models)
+    model = together(models)
     graphed = GraphedObjective(Objective(model, CompiledStep(model) if fast_step else None), half=half)
     other = copy.deepcopy(model)  # plain updates use weights of their own: graphs must not meet their history
     for update, (n, k, alpha) in enumerate(PLANS):

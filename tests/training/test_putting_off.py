@@ -178,7 +178,7 @@ def test_every_transformer(attention: str, gate: bool, networks: int, monkeypatc
     problem = task("ctl")
     options |= {"gate": gate, "act": None if gate else "graves"}
     models = [build("transformer", **problem.shape, **options).double() for _ in range(networks)]
-    model = models[0] if networks == 1 else together(models)
+    model = together(models)
     batch, found = problem.sample(4, 3, 0, "train"), []
     for thinker in (None, CompiledStep(model)):
         model.zero_grad()
