@@ -17,6 +17,7 @@ from longthink.layers.dropout import dropout
 from longthink.layers.linear import Linear
 from longthink.layers.positions import by_distance, relative_sinusoids, sinusoids
 from longthink.layers.several import per_sample, repeated
+from longthink.ops.biased import biased_read, biased_weights
 from longthink.ops.geometric import geometric_read, geometric_weights
 from longthink.registry import Registry
 from longthink.think import note, wanted
@@ -72,7 +73,7 @@ class AbsoluteAttention(Attention):
         q = self.dropped(q)
         if wanted("attention"):
             logits = (q @ k.transpose(-1, -2)) / math.sqrt(self.channels)
-            return self.gather(_softmax(logits, padding), v)
+            return self.gather(biased_weights(logits, padding), v)
         read = F.scaled_dot_product_attention(q, k, v, attn_mask=~padding[:, None, None, :])
         return self.merge(read.transpose(1, 2).reshape(x.shape))
 
@@ -90,13 +91,18 @@ class RelativeAttention(Attention):
             self.scale = nn.Parameter(torch.tensor([1 / math.sqrt(self.channels)]))
 
     def forward(self, x: Tensor, padding: Tensor) -> Tensor:
-        q, k, v = self.split(x)
-        content = self.dropped(q + per_sample(self.content_bias[..., None, :], q, 3)) @ k.transpose(-1, -2)
-        logits = content + self.positional(x, self.dropped(q + per_sample(self.position_bias[..., None, :], q, 3)))
-        logits = logits * (per_sample(self.scale, logits, 1) if self.learned_scale else 1 / math.sqrt(self.channels))
-        return self.gather(_softmax(logits, padding), v)
+        shape = (*x.shape[:2], self.heads)
+        q, kv = self.query(x).view(*shape, self.channels), self.key_value(x).view(*shape, 2, self.channels)
+        scale = per_sample(self.scale.to(q.dtype), q, 1) if self.learned_scale else 1 / math.sqrt(self.channels)
+        content = self.dropped((q + per_sample(self.content_bias.to(q.dtype), q, 2)) * scale)
+        bias = self.positional(x, self.dropped((q + per_sample(self.position_bias.to(q.dtype), q, 2)) * scale))
+        if not wanted("attention"):
+            return self.merge(biased_read(content, kv, bias, padding).reshape(x.shape))
+        k, v = kv.permute(3, 0, 2, 1, 4)
+        return self.gather(biased_weights(content.transpose(1, 2) @ k.transpose(-1, -2) + bias, padding), v)
 
     def positional(self, x: Tensor, q: Tensor) -> Tensor:
+        """Scores of each query for each key [batch, heads, n, n], of queries [batch, n, heads, channels]."""
         return by_distance(self._scores(q, relative_sinusoids(x.shape[1], x.shape[2], x.device), x))
 
     def _scores(self, q: Tensor, encoding: Tensor, x: Tensor) -> Tensor:
@@ -104,8 +110,8 @@ class RelativeAttention(Attention):
         keys = self.position(repeated(encoding.to(x.dtype), self.position.weight, 2))
         keys = keys.unflatten(-1, (self.heads, self.channels)).movedim(-3, -1)  # [heads, channels, positions]
         if keys.dim() == 3:  # as one product a head; matmul would copy the keys for every sample
-            return torch.einsum("bhnc,hcp->bhnp", q, keys)
-        return torch.einsum("sbhnc,shcp->sbhnp", q.unflatten(0, (len(keys), -1)), keys).flatten(0, 1)
+            return torch.einsum("bnhc,hcp->bhnp", q, keys)
+        return torch.einsum("sbnhc,shcp->sbhnp", q.unflatten(0, (len(keys), -1)), keys).flatten(0, 1)
 
 
 @attentions.add("gated_positions")
@@ -151,7 +157,3 @@ class GeometricAttention(Attention):
         k, v = kv.permute(3, 0, 2, 1, 4)
         logits = q.transpose(1, 2) @ k.transpose(-1, -2)
         return self.gather(geometric_weights(logits, sides.transpose(1, 2), padding), v)
-
-
-def _softmax(logits: Tensor, padding: Tensor) -> Tensor:
-    return logits.masked_fill(padding[:, None, None, :], -torch.inf).softmax(-1)

@@ -249,7 +249,10 @@ def _ctlpp() -> None:
                 name=f"ctlpp_{variant}",
                 title=f"CTL++ variant {variant}",
                 source="Table 6.1 (25 seeds)",
-                rows=_rows(f"ctlpp-{variant}", exams, rows),
+                rows=(
+                    *_rows(f"ctlpp-{variant}", exams, rows),
+                    Row("NDR, last column", f"ctlpp-{variant}-router-last", steps=_TESTED[f"ctlpp-{variant}-router"]),
+                ),
                 exams=(
                     Exam(exams[0], depths, 1_000, 16, chunk=1_000, split="valid"),
                     Exam(exams[1], depths, 1_000, 16, chunk=1_000),

@@ -1,0 +1,25 @@
+"""Softmax attention over short sequences with a score of its own added for each pair of query and key."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from longthink.ops.biased.plain import biased_weights, plain_read
+from longthink.ops.kernels import can_run
+
+__all__ = ["biased_read", "biased_weights"]
+
+
+def biased_read(q: Tensor, kv: Tensor, bias: Tensor, padding: Tensor) -> Tensor:
+    """What queries [batch, n, heads, channels] read from keys and values [batch, n, heads, 2, channels]: as queries.
+
+    ``bias`` [batch, heads, n, n] (query, key) is added to the products; ``padding`` [batch, n] is True for keys that
+    are not there, of which each sequence has at least one that is. The weights are never stored where the sequence is
+    short enough.
+    """
+    if can_run(q):
+        from longthink.ops.biased.fast import fast_read, fits
+
+        if fits(q):
+            return fast_read(q, kv, bias, padding)
+    return plain_read(q, kv, bias, padding)

@@ -1,0 +1,117 @@
+"""Attention with added scores in one Triton kernel each way. The maths is in README.md.
+
+A program handles one head of one sequence of at most ``LONGEST`` tokens, whose logits fit on chip: they are never
+written to memory, and the backward pass computes them again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from longthink.ops.kernels import product_precision
+
+LONGEST = 64
+
+
+@triton.jit
+def _weights(queries, keys, bias, padding, sequence, pair, row, n, PRECISION: tl.constexpr):
+    """Weights [N, N], and where in the table of scores their pairs are."""
+    inside = (row < n)[:, None] & (row < n)[None, :]
+    at = (pair * n + row)[:, None] * n + row[None, :]
+    x = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
+    x += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
+    absent = tl.load(padding + sequence * n + row, mask=row < n, other=1)
+    x = tl.where((absent == 0)[None, :], x, float("-inf"))
+    e = tl.exp(x - tl.max(x, 1)[:, None])
+    return e / tl.sum(e, 1)[:, None], at, inside
+
+
+@triton.jit
+def _forward(q, kv, bias, padding, out, n, heads, CHANNELS: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
+             PRECISION: tl.constexpr):  # fmt: skip
+    pair = tl.program_id(0).to(tl.int64)
+    sequence, head = pair // heads, pair % heads
+    row, channel = tl.arange(0, N), tl.arange(0, D)
+    inside = (row < n)[:, None] & (channel < CHANNELS)[None, :]
+    token = ((sequence * n + row) * heads + head)[:, None]
+    queries = tl.load(q + token * CHANNELS + channel[None, :], mask=inside, other=0.0)
+    keys = tl.load(kv + token * 2 * CHANNELS + channel[None, :], mask=inside, other=0.0)
+    values = tl.load(kv + (token * 2 + 1) * CHANNELS + channel[None, :], mask=inside, other=0.0)
+    p, _at, _inside = _weights(queries, keys, bias, padding, sequence, pair, row, n, PRECISION)
+    y = tl.dot(p.to(values.dtype), values, input_precision=PRECISION)
+    tl.store(out + token * CHANNELS + channel[None, :], y.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _backward(q, kv, bias, padding, d_out, d_q, d_kv, d_bias, n, heads, CHANNELS: tl.constexpr, N: tl.constexpr,
+              D: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    pair = tl.program_id(0).to(tl.int64)
+    sequence, head = pair // heads, pair % heads
+    row, channel = tl.arange(0, N), tl.arange(0, D)
+    inside = (row < n)[:, None] & (channel < CHANNELS)[None, :]
+    token = ((sequence * n + row) * heads + head)[:, None]
+    queries = tl.load(q + token * CHANNELS + channel[None, :], mask=inside, other=0.0)
+    keys = tl.load(kv + token * 2 * CHANNELS + channel[None, :], mask=inside, other=0.0)
+    p, at, square = _weights(queries, keys, bias, padding, sequence, pair, row, n, PRECISION)
+    values = tl.load(kv + (token * 2 + 1) * CHANNELS + channel[None, :], mask=inside, other=0.0)
+    dy = tl.load(d_out + token * CHANNELS + channel[None, :], mask=inside, other=0.0)
+    d_values = tl.dot(tl.trans(p.to(dy.dtype)), dy, input_precision=PRECISION)  # rows past n have dy = 0
+    tl.store(d_kv + (token * 2 + 1) * CHANNELS + channel[None, :], d_values.to(d_kv.dtype.element_ty), mask=inside)
+    dp = tl.dot(dy, tl.trans(values), input_precision=PRECISION)
+    dx = p * (dp - tl.sum(p * dp, 1)[:, None])
+    tl.store(d_bias + at, dx.to(d_bias.dtype.element_ty), mask=square)
+    d_queries = tl.dot(dx.to(keys.dtype), keys, input_precision=PRECISION)
+    tl.store(d_q + token * CHANNELS + channel[None, :], d_queries.to(d_q.dtype.element_ty), mask=inside)
+    d_keys = tl.dot(tl.trans(dx.to(queries.dtype)), queries, input_precision=PRECISION)
+    tl.store(d_kv + token * 2 * CHANNELS + channel[None, :], d_keys.to(d_kv.dtype.element_ty), mask=inside)
+
+
+def fits(q: Tensor) -> bool:
+    """Whether a program's queries, keys, values, gradients and logits have room on this GPU."""
+    n, channels = q.shape[1], q.shape[3]
+    if n > LONGEST:
+        return False
+    sizes = _sizes(n, channels, q.dtype)
+    room = torch.cuda.get_device_properties(q.device).shared_memory_per_block_optin
+    return 5 * int(sizes["N"]) * int(sizes["D"]) * q.element_size() <= room
+
+
+def _sizes(n: int, channels: int, kind: torch.dtype) -> dict[str, Any]:
+    side, d = max(16, triton.next_power_of_2(n)), max(16, triton.next_power_of_2(channels))
+    return {
+        "CHANNELS": channels,
+        "N": side,
+        "D": d,
+        "PRECISION": product_precision(kind),
+        "num_warps": 1 if side * max(side, d) <= 1024 else 4,
+    }
+
+
+class _Read(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, kv: Tensor, bias: Tensor, padding: Tensor) -> Tensor:
+        batch, n, heads, channels = q.shape
+        q, kv, bias = q.contiguous(), kv.to(q.dtype).contiguous(), bias.contiguous()
+        absent, out = padding.to(torch.uint8).contiguous(), torch.empty_like(q)
+        _forward[(batch * heads,)](q, kv, bias, absent, out, n, heads, **_sizes(n, channels, q.dtype))
+        ctx.save_for_backward(q, kv, bias, absent)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q, kv, bias, absent = ctx.saved_tensors
+        batch, n, heads, channels = q.shape
+        d_q, d_kv, d_bias = torch.empty_like(q), torch.empty_like(kv), torch.empty_like(bias)
+        _backward[(batch * heads,)](q, kv, bias, absent, d_out.to(q.dtype).contiguous(), d_q, d_kv, d_bias, n, heads,
+                                    **_sizes(n, channels, q.dtype))  # fmt: skip
+        return d_q, d_kv, d_bias, None
+
+
+def fast_read(q: Tensor, kv: Tensor, bias: Tensor, padding: Tensor) -> Tensor:
+    result: Tensor = _Read.apply(q, kv, bias, padding)
+    return result
