@@ -1,6 +1,7 @@
-"""One training update of the Neural Data Router at the published sizes: the plain path beside the fast one.
+"""One training update of the Neural Data Router at the published sizes, and of CTL++'s Transformer with relative
+positions: the plain path beside the fast one.
 
-The plain path runs in float32 with PyTorch's own operations; the fast one in bfloat16 with the Triton kernel, its
+The plain path runs in float32 with PyTorch's own operations; the fast one in bfloat16 with the Triton kernels, its
 update captured in a graph, and compiled; and several networks as one.
 """
 
@@ -15,7 +16,9 @@ import torch
 from longthink.bench.timing import device, median_seconds, surroundings
 from longthink.layers.several import together
 from longthink.models import build
-from longthink.ops.geometric.plain import plain_read
+from longthink.ops.biased.plain import plain_read as plain_biased
+from longthink.ops.geometric.plain import plain_read as plain_geometric
+from longthink.recipes import recipes
 from longthink.tasks import Batch
 from longthink.training.compiled import CompiledStep
 from longthink.training.graphs import GraphedObjective
@@ -24,11 +27,12 @@ from longthink.training.losses import Objective, Plan
 SIZES: dict[str, dict[str, Any]] = {
     "ctl": {"length": 10, "steps": 14, "model": {"width": 256, "hidden": 512, "heads": 1, "dropout": 0.5}},
     "listops": {"length": 48, "steps": 20, "model": {"width": 512, "hidden": 1024, "heads": 16, "dropout": 0.1}},
+    "ctlpp, relative": {"length": 7, "steps": 8, "model": recipes["ctlpp-A-transformer"].model_options},
 }
 """Lengths without the begin and end tokens: the public code was timed at 12 and 50."""
 PATHS = ("plain", "kernel", "graph", "compiled graph")
 SEVERAL = (5, 10)
-"""Networks in one, at the small size."""
+"""Networks in one, at the small sizes."""
 
 
 def measure(batch: int = 512, repeats: int = 10, only: tuple[str, ...] = PATHS) -> dict[str, Any]:
@@ -36,7 +40,7 @@ def measure(batch: int = 512, repeats: int = 10, only: tuple[str, ...] = PATHS) 
     rows = []
     for name, size in SIZES.items():
         paths = [(path, 1) for path in (only if device() == "cuda" else ("plain",))]
-        if name == "ctl":
+        if name != "listops":
             paths += [(paths[-1][0], networks) for networks in SEVERAL]
         for path, networks in paths:
             run = _update(path, batch, networks, **size)
@@ -55,7 +59,8 @@ def measure(batch: int = 512, repeats: int = 10, only: tuple[str, ...] = PATHS) 
 def _update(path: str, batch: int, networks: int, length: int, steps: int, model: dict[str, Any]) -> Callable[[], Any]:
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
-    nets = [build("router", vocabulary=18, classes=10, **model).to(device()).train() for _ in range(networks)]
+    kind = "transformer" if "attention" in model else "router"
+    nets = [build(kind, vocabulary=18, classes=10, **model).to(device()).train() for _ in range(networks)]
     net = together(nets)
     tokens = torch.randint(1, 18, (networks * batch, length), device=device())
     problems = Batch(tokens, torch.randint(0, 10, (networks * batch,), device=device()))
@@ -71,7 +76,8 @@ def _update(path: str, batch: int, networks: int, length: int, steps: int, model
             objective(problems, plan)["loss"].sum().backward()
 
     def plain() -> None:
-        with patch("longthink.layers.attention.geometric_read", plain_read):
+        where = "longthink.layers.attention"
+        with patch(f"{where}.geometric_read", plain_geometric), patch(f"{where}.biased_read", plain_biased):
             update()
 
     return plain if path == "plain" else update
