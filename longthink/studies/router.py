@@ -223,6 +223,8 @@ def _expressions() -> None:
 
 
 _REPEATED = (
+    "Problems of all depths are drawn equally often, those of one function included (not in S), of which the public "
+    "code's training set has none. Answers are read from the first column, as there. "
     "Where shares=None is noted below, the training set has as many problems of each depth, those of one and two "
     "functions many times. Today it has each of these once, draws them as often, and has more different long ones."
 )
