@@ -69,7 +69,8 @@ def draw_axis(study: Study, found: Found, path: Path) -> None:
             axes.plot([one.difficulty for one in exams], means, "o-", ms=4, label=f"{row.label}: {step} steps")
         difficulties = recipe_of(row, found)["difficulty"]
         axes.axvspan(min(difficulties), max(difficulties), color="0.9", zorder=0)
-    axes.set(xlabel=f"{study.axis} (training: grey)", ylabel="solved (%)", ylim=(-3, 103), title=study.title)
+    axes.set(xlabel=f"{study.axis} (training: grey)", ylabel="solved (%)", ylim=(-3, 103))
+    figure.suptitle(study.title, fontsize=10, x=0.01, ha="left")
     if study.exams[0].difficulty > study.exams[-1].difficulty:  # type: ignore[operator]
         axes.invert_xaxis()  # harder to the right
     axes.grid(alpha=0.25)
@@ -83,6 +84,7 @@ def _mean_at(step: int, measured: list[dict[str, Any]]) -> float:
 
 def draw_learning(study: Study, found: Found, path: Path) -> None:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
     figure = Figure(figsize=(7 if len(study.rows) <= 6 else 10, 4), dpi=120, layout="constrained")
     axes = figure.subplots()
@@ -96,7 +98,12 @@ def draw_learning(study: Study, found: Found, path: Path) -> None:
                 at = updates.index(nearest(run_["card"]["updates"], updates))
                 axes.plot(updates[at], losses[at], "o", color=f"C{index % 10}", markersize=5)
     axes.plot([], [], "o", color="0.4", markersize=5, label="chosen weights")
-    axes.set(yscale="log", xlabel="updates", ylabel="loss", title=study.title)
+    axes.set(yscale="log", xlabel="updates", ylabel="loss")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_formatter(lambda loss, _: f"{loss:g}")  # not as powers of ten
+    axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
+    axes.yaxis.set_minor_formatter(lambda loss, _: f"{loss:g}" if high < 30 * low else "")
+    figure.suptitle(study.title, fontsize=10, x=0.01, ha="left")
     axes.xaxis.set_major_formatter(lambda update, _: f"{update:,.0f}")
     axes.grid(alpha=0.25)
     if len(study.rows) > 6:
