@@ -234,6 +234,17 @@ def _ctlpp_shares(variant: str, depths: tuple[int, ...], *options: int) -> tuple
     return fill_up(300_000, [possible_problems(variant, d, *options) // min(d, 2) for d in depths])
 
 
+def _other_sets(recipe: Recipe) -> None:
+    """What short problems are for: none with one function; each as often as any other; both, as in the public code."""
+    longer = recipe.difficulty[1:]
+    without: dict[str, Any] = {"difficulty": longer}
+    without["shares"] = _ctlpp_shares(recipe.task_options["variant"], longer)
+    rare: dict[str, Any] = {"balanced": False}
+    for name, changes in (("no_singles", without), ("short_rare", rare), ("public_set", {**without, **rare})):
+        note = "Table 6.1 with another training set"
+        add(replace(recipe, name=f"{recipe.name}-{name}", note=note, **changes))
+
+
 def _ctlpp() -> None:
     rows: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "bilstm": (
@@ -288,6 +299,8 @@ def _ctlpp() -> None:
                 **{"epochs": 137, "validate_every": 1, "learning_rate": 1.5e-4, **settings},  # 80,000 updates
             )
             recipe = add(replace(recipe, patient_steps=recipe.steps or None))
+            if variant != "S":
+                _other_sets(recipe)
             if row == "router" and variant != "S":
                 last = {**options, "read_from": "last"}
                 note = "the router of Table 6.1, read from the last column"

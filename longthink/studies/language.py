@@ -21,6 +21,7 @@ ROWS = {
     "s_base-published": "S-BASE with the signs of the public code",
     "sigma_moe": "sigma-MoE",
     "sigma_moe-no_dropout": "sigma-MoE, no dropout of experts",
+    "sigma_moe-standard_init-no_dropout": "sigma-MoE, standard initialisation, no dropout of experts",
 }
 
 

@@ -230,6 +230,13 @@ _REPEATED = (
 )
 
 
+_SETS = {
+    "no_singles": "no single functions",
+    "short_rare": "short problems as rare as they are",
+    "public_set": "both, as in the public code",
+}
+
+
 def _ctlpp() -> None:
     exams = ("seen pairs", "unseen pairs")
     published = {
@@ -254,6 +261,15 @@ def _ctlpp() -> None:
                 rows=(
                     *_rows(f"ctlpp-{variant}", exams, rows),
                     Row("NDR, last column", f"ctlpp-{variant}-router-last", steps=_TESTED[f"ctlpp-{variant}-router"]),
+                    *(
+                        Row(
+                            f"{label}, {set_label}",
+                            f"ctlpp-{variant}-{kind}-{set_name}",
+                            steps=_TESTED.get(f"ctlpp-{variant}-{kind}"),
+                        )
+                        for kind, label in (("bilstm", "BiLSTM"), ("transformer", "Transformer"), ("router", "NDR"))
+                        for set_name, set_label in _SETS.items()
+                    ),
                 ),
                 exams=(
                     Exam(exams[0], depths, 1_000, 16, chunk=1_000, split="valid"),
