@@ -25,9 +25,24 @@ from longthink.training.graphs import GraphedObjective
 from longthink.training.losses import Objective, Plan
 
 SIZES: dict[str, dict[str, Any]] = {
-    "ctl": {"length": 10, "steps": 14, "model": {"width": 256, "hidden": 512, "heads": 1, "dropout": 0.5}},
-    "listops": {"length": 48, "steps": 20, "model": {"width": 512, "hidden": 1024, "heads": 16, "dropout": 0.1}},
-    "ctlpp, relative": {"length": 7, "steps": 8, "model": recipes["ctlpp-A-transformer"].model_options},
+    "ctl": {
+        "kind": "router",
+        "length": 10,
+        "steps": 14,
+        "model": {"width": 256, "hidden": 512, "heads": 1, "dropout": 0.5},
+    },
+    "listops": {
+        "kind": "router",
+        "length": 48,
+        "steps": 20,
+        "model": {"width": 512, "hidden": 1024, "heads": 16, "dropout": 0.1},
+    },
+    "ctlpp, relative": {
+        "kind": "transformer",
+        "length": 7,
+        "steps": 8,
+        "model": recipes["ctlpp-A-transformer"].model_options,
+    },
 }
 """Lengths without the begin and end tokens: the public code was timed at 12 and 50."""
 PATHS = ("plain", "kernel", "graph", "compiled graph")
@@ -56,10 +71,11 @@ def measure(batch: int = 512, repeats: int = 10, only: tuple[str, ...] = PATHS) 
     return {"benchmark": "one training update of the router", **surroundings(repeats), "rows": rows}
 
 
-def _update(path: str, batch: int, networks: int, length: int, steps: int, model: dict[str, Any]) -> Callable[[], Any]:
+def _update(
+    path: str, batch: int, networks: int, kind: str, length: int, steps: int, model: dict[str, Any]
+) -> Callable[[], Any]:
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
-    kind = "transformer" if "attention" in model else "router"
     nets = [build(kind, vocabulary=18, classes=10, **model).to(device()).train() for _ in range(networks)]
     net = together(nets)
     tokens = torch.randint(1, 18, (networks * batch, length), device=device())

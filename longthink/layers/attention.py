@@ -17,7 +17,7 @@ from longthink.layers.dropout import dropout
 from longthink.layers.linear import Linear
 from longthink.layers.positions import by_distance, relative_sinusoids, sinusoids
 from longthink.layers.several import per_sample, repeated
-from longthink.ops.biased import biased_read, biased_weights
+from longthink.ops.biased import biased_read, softmax_weights
 from longthink.ops.geometric import geometric_read, geometric_weights
 from longthink.registry import Registry
 from longthink.think import note, wanted
@@ -42,12 +42,10 @@ class Attention(nn.Module):
         for part in (self.query, self.key_value):  # the merge keeps a linear layer's own, as in the public code
             nn.init.xavier_uniform_(part.weight)
 
-    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value: [batch, heads, n, channels] each."""
-        batch, n, _ = x.shape
-        q = self.query(x).view(batch, n, self.heads, self.channels).transpose(1, 2)
-        k, v = self.key_value(x).view(batch, n, self.heads, 2, self.channels).permute(3, 0, 2, 1, 4)
-        return q, k, v
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries [batch, n, heads, channels], and keys and values [batch, n, heads, 2, channels]."""
+        shape = (*x.shape[:2], self.heads)
+        return self.query(x).view(*shape, self.channels), self.key_value(x).view(*shape, 2, self.channels)
 
     def dropped(self, q: Tensor) -> Tensor:
         """Dropout falls on queries, of content and of position alike (D.3.3)."""
@@ -69,11 +67,11 @@ class AbsoluteAttention(Attention):
         del self.content_bias
 
     def forward(self, x: Tensor, padding: Tensor) -> Tensor:
-        q, k, v = self.split(x)
-        q = self.dropped(q)
+        q, kv = self.split(x)
+        q, (k, v) = self.dropped(q.transpose(1, 2)), kv.permute(3, 0, 2, 1, 4)
         if wanted("attention"):
             logits = (q @ k.transpose(-1, -2)) / math.sqrt(self.channels)
-            return self.gather(biased_weights(logits, padding), v)
+            return self.gather(softmax_weights(logits, padding), v)
         read = F.scaled_dot_product_attention(q, k, v, attn_mask=~padding[:, None, None, :])
         return self.merge(read.transpose(1, 2).reshape(x.shape))
 
@@ -91,15 +89,14 @@ class RelativeAttention(Attention):
             self.scale = nn.Parameter(torch.tensor([1 / math.sqrt(self.channels)]))
 
     def forward(self, x: Tensor, padding: Tensor) -> Tensor:
-        shape = (*x.shape[:2], self.heads)
-        q, kv = self.query(x).view(*shape, self.channels), self.key_value(x).view(*shape, 2, self.channels)
+        q, kv = self.split(x)
         scale = per_sample(self.scale.to(q.dtype), q, 1) if self.learned_scale else 1 / math.sqrt(self.channels)
         content = self.dropped((q + per_sample(self.content_bias.to(q.dtype), q, 2)) * scale)
         bias = self.positional(x, self.dropped((q + per_sample(self.position_bias.to(q.dtype), q, 2)) * scale))
         if not wanted("attention"):
             return self.merge(biased_read(content, kv, bias, padding).reshape(x.shape))
         k, v = kv.permute(3, 0, 2, 1, 4)
-        return self.gather(biased_weights(content.transpose(1, 2) @ k.transpose(-1, -2) + bias, padding), v)
+        return self.gather(softmax_weights(content.transpose(1, 2) @ k.transpose(-1, -2) + bias, padding), v)
 
     def positional(self, x: Tensor, q: Tensor) -> Tensor:
         """Scores of each query for each key [batch, heads, n, n], of queries [batch, n, heads, channels]."""
@@ -144,11 +141,10 @@ class GeometricAttention(Attention):
         self.bias = nn.Parameter(torch.zeros(1))  # gamma
 
     def forward(self, x: Tensor, padding: Tensor) -> Tensor:
-        shape = (*x.shape[:2], self.heads)
-        q, kv = self.query(x).view(*shape, self.channels), self.key_value(x).view(*shape, 2, self.channels)
+        q, kv = self.split(x)
         q = (q + per_sample(self.content_bias.to(q.dtype), q, 2)) * per_sample(self.scale.to(q.dtype), q, 1)
         q = self.dropped(q)
-        sides = self.direction(x).view(*shape, 2)
+        sides = self.direction(x).view(*q.shape[:3], 2)
         sides = sides * per_sample(self.direction_scale.to(sides.dtype), sides, 1) + per_sample(
             self.bias.to(sides.dtype), sides, 1
         )

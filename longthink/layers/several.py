@@ -1,8 +1,8 @@
 """Several networks of one shape as one network: their weights, each with a dimension more, and their batches in a row.
 
 Small networks leave a GPU idle; in one network every kernel does the work of all. A layer that knows this finds
-networks x (its own shape) in its weights, and a batch that falls into as many equal parts; all else, attention
-included, treats the samples of a batch alike and need not know.
+networks x (its own shape) in its weights, and a batch that falls into as many equal parts; all else treats the samples
+of a batch alike and need not know.
 """
 
 from __future__ import annotations

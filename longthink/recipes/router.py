@@ -2,21 +2,21 @@
 
 Where the text and the public code differ: attention dropout falls on the query as in the text (the code: on the keys);
 depths are counted in operations, so tests have depths 7 and 8 (the code counts leaves too: 8 and 9); CTL++'s router has
-d_ff 512 as its published parameter count demands (the text says 1024), and its Transformer a dropout of 0.1 as in the
-code (the text: 0.5 for all). Transformers without gates begin with the code's small embeddings, of deviation sqrt(2 /
-d), on which the text is silent. CTL's training set has as many problems of each depth as the code's, which draws depths
-alike and keeps each problem once, so that half have five functions and few one or two (equal parts, as in the text,
-leave few different ones of five functions). Ours may repeat, as half of all problems are kept for tests; and all depths
-come up equally often. CTL++'s has equal parts where there are enough different problems (E.1.2); the public code adds
-all pairs of functions that training allows, ours has half of them, for the others validate. Depths come up equally
-often here too: otherwise seven in a thousand problems have one or two functions, and learning begins much later. Its
-answers are read from the first column, before the function that is applied last, and its router has no weight decay: so
-in the public code, where the text is silent. Its Transformer has a rate of 5e-4, with which all seeds learn (published:
-1.5e-4, with which half of them did, after up to 300,000 updates).
-Arithmetic begins at depth 1, of which half of the 200 problems are kept for tests (text: 0 to 5; the code trains on all
-200). Checkpoints are chosen by easy validation accuracy, never by deeper problems (the published runs used a depth
-validation set); a run is over when ten validations in a row were without an error (the published ones went on). What is
-validated and kept is the average of about the last 1,000 updates' weights, but for the short recipes.
+d_ff 512 as its published parameter count demands (the text says 1024), and its Transformer d_ff 256 and a dropout of
+0.1 as in the code (the text: 512; 0.5 for all). Transformers without gates begin with the code's small embeddings, of
+deviation sqrt(2 / d), on which the text is silent. CTL's training set has as many problems of each depth as the code's,
+which draws depths alike and keeps each problem once, so that half have five functions and few one or two (equal parts,
+as in the text, leave few different ones of five functions). Ours may repeat, as half of all problems are kept for
+tests; and all depths come up equally often. CTL++'s has equal parts where there are enough different problems (E.1.2);
+the public code adds all pairs of functions that training allows, ours has half of them, for the others validate. Depths
+come up equally often here too: otherwise seven in a thousand problems have one or two functions, and learning begins
+much later. Its answers are read from the first column (the begin token, next to the function that is applied last), and
+its router has no weight decay: so in the public code, where the text is silent. Its Transformer has a rate of 5e-4,
+with which all seeds learn (published: 1.5e-4, with which half of them did, after up to 300,000 updates). Arithmetic
+begins at depth 1, of which half of the 200 problems are kept for tests (text: 0 to 5; the code trains on all 200).
+Checkpoints are chosen by easy validation accuracy, never by deeper problems (the published runs used a depth validation
+set); a run is over when ten validations in a row were without an error (the published ones went on). What is validated
+and kept is the average of about the last 1,000 updates' weights, but for the short recipes.
 """
 
 from __future__ import annotations
@@ -235,7 +235,8 @@ def _ctlpp_shares(variant: str, depths: tuple[int, ...], *options: int) -> tuple
 
 
 def _other_sets(recipe: Recipe) -> None:
-    """What short problems are for: none with one function; each as often as any other; both, as in the public code."""
+    """What short problems are for: none with one function; each as often as any other; both, nearly as in the public
+    code, which has all pairs and not half of them."""
     longer = recipe.difficulty[1:]
     without: dict[str, Any] = {"difficulty": longer}
     without["shares"] = _ctlpp_shares(recipe.task_options["variant"], longer)
@@ -293,7 +294,7 @@ def _ctlpp() -> None:
                 valid_difficulty=tuple(d for d in depths if d > 1),
                 model=model,
                 model_options=options,
-                note="Table 6.1 and Figure 6.4; settings of E.1.2",
+                note="Table 6.1 and Figure 6.4; settings of E.1.2 and of the public code",
                 train_samples=300_000,
                 warmup_updates=500,
                 **{"epochs": 137, "validate_every": 1, "learning_rate": 1.5e-4, **settings},  # 80,000 updates

@@ -75,8 +75,8 @@ class Bits(Exam):
 
 _OLDER = (
     "Stored: 1,000 updates (--set epochs=2), runs of before 2026-11-16: the text had some of Python's tests in it, and "
-    "losses in the picture have the terms that balance experts in them: at best 0.12 for Switch, -0.003 for sigma-MoE "
-    "(-0.33 with a weight of 0.01), nothing for the others. "
+    "losses in the picture have the term that balances experts in them, -0.003 at best. Some rows are also in "
+    "language.md, after 3,000 updates on today's text. "
 )
 
 

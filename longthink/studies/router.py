@@ -223,17 +223,19 @@ def _expressions() -> None:
 
 
 _REPEATED = (
-    "Problems of all depths are drawn equally often, those of one function included (not in S), of which the public "
-    "code's training set has none. Answers are read from the first column, as there. "
     "Where shares=None is noted below, the training set has as many problems of each depth, those of one and two "
     "functions many times. Today it has each of these once, draws them as often, and has more different long ones."
+)
+_FIRST = (
+    "Unless the row says otherwise, problems of all depths are drawn equally often, those of one function included, of "
+    "which the public code's training set has none, and Transformers and NDR are read from the first column, as there. "
 )
 
 
 _SETS = {
     "no_singles": "no single functions",
-    "short_rare": "short problems as rare as they are",
-    "public_set": "both, as in the public code",
+    "short_rare": "short ones rare",
+    "public_set": "no single functions, short ones rare",
 }
 
 
@@ -267,7 +269,11 @@ def _ctlpp() -> None:
                             f"ctlpp-{variant}-{kind}-{set_name}",
                             steps=_TESTED.get(f"ctlpp-{variant}-{kind}"),
                         )
-                        for kind, label in (("bilstm", "BiLSTM"), ("transformer", "Transformer"), ("router", "NDR"))
+                        for kind, label in (
+                            ("bilstm", "bidirectional LSTM"),
+                            ("transformer", "Transformer"),
+                            ("router", "NDR"),
+                        )
                         for set_name, set_label in _SETS.items()
                     ),
                 ),
@@ -275,7 +281,7 @@ def _ctlpp() -> None:
                     Exam(exams[0], depths, 1_000, 16, chunk=1_000, split="valid"),
                     Exam(exams[1], depths, 1_000, 16, chunk=1_000),
                 ),
-                remarks=_REPEATED,
+                remarks=_FIRST + _REPEATED,
             )
         )
 

@@ -122,6 +122,12 @@ def test_matches_the_public_code(case: str) -> None:
     gradients = torch.autograd.grad((trace["state"][:, -1] * tensors["in.cotangent"]).sum(), wanted)
     for name, gradient in zip(["in.x", *(f"w.{n}" for n in pairs)], gradients, strict=True):
         torch.testing.assert_close(gradient, tensors[f"grad.{name}"], **close)
+    # Where nobody watches, weights of attention need not exist: another path.
+    unwatched = think(Columns(layer, tensors["in.padding"]), x, steps).state
+    torch.testing.assert_close(unwatched, trace["state"][:, -1])
+    again = torch.autograd.grad((unwatched * tensors["in.cotangent"]).sum(), wanted)
+    for one, other in zip(again, gradients, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_relative_shift() -> None:

@@ -306,6 +306,19 @@ def test_as_many_problems_of_each_depth_as_there_are() -> None:
     assert sum(shares) == recipes["ctlpp-A-router"].train_samples
 
 
+@pytest.mark.parametrize("name", [name for name in recipes if name.startswith("ctlpp-")])
+def test_training_sets_of_ctlpp(name: str) -> None:
+    recipe = recipes[name]
+    assert recipe.shares is not None
+    assert len(recipe.shares) == len(recipe.difficulty)
+    assert sum(recipe.shares) == recipe.train_samples or recipe.task_options["variant"] == "S"
+    singles = not name.endswith(("no_singles", "public_set")) and recipe.task_options["variant"] != "S"
+    assert (1 in recipe.difficulty) == singles
+    assert recipe.balanced == (not name.endswith(("short_rare", "public_set")))
+    if recipe.model == "transformer":
+        assert recipe.model_options["read_from"] == ("last" if name.endswith("-last") else "first")
+
+
 @pytest.mark.parametrize("name", [name for name in recipes if recipes[name].model == "transformer"])
 def test_transformers_without_gates_begin_with_small_embeddings(name: str) -> None:
     options = recipes[name].model_options

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from longthink.ops.biased.plain import biased_weights, plain_read
+from longthink.ops.biased.plain import plain_read, softmax_weights
 from longthink.ops.kernels import can_run
 
-__all__ = ["biased_read", "biased_weights"]
+__all__ = ["biased_read", "softmax_weights"]
 
 
 def biased_read(q: Tensor, kv: Tensor, bias: Tensor, padding: Tensor) -> Tensor:
     """What queries [batch, n, heads, channels] read from keys and values [batch, n, heads, 2, channels]: as queries.
 
-    ``bias`` [batch, heads, n, n] (query, key) is added to the products; ``padding`` [batch, n] is True for keys that
-    are not there, of which each sequence has at least one that is. The weights are never stored where the sequence is
-    short enough.
+    ``bias`` [batch, heads, n, n] (query, key) is added to the products; ``padding`` [batch, n] is True where there is
+    no key, and every sequence must have one. The weights are never stored where the sequence is short enough.
     """
     if can_run(q):
         from longthink.ops.biased.fast import fast_read, fits

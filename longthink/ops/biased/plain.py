@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 
-def biased_weights(logits: Tensor, padding: Tensor) -> Tensor:
+def softmax_weights(logits: Tensor, padding: Tensor) -> Tensor:
     """Weights [batch, heads, n, n] of the keys that are there."""
     return logits.masked_fill(padding[:, None, None, :], -torch.inf).softmax(-1)
 
 
 def plain_read(q: Tensor, kv: Tensor, bias: Tensor, padding: Tensor) -> Tensor:
     queries, (keys, values) = q.transpose(1, 2), kv.to(q.dtype).permute(3, 0, 2, 1, 4)
-    weights = biased_weights(queries @ keys.transpose(-1, -2) + bias, padding)
+    weights = softmax_weights(queries @ keys.transpose(-1, -2) + bias, padding)
     return (weights.to(q.dtype) @ values).transpose(1, 2)

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from longthink.ops.kernels import product_precision
+from longthink.ops.kernels import has_room, product_precision
 
 LONGEST = 64
 
@@ -121,13 +121,8 @@ def _backward(q, kv, direction, padding, d_out, d_q, d_kv, d_direction, n, heads
 
 
 def fits(q: Tensor) -> bool:
-    """Whether a program's queries, keys, values, gradients and logits have room on this GPU."""
-    n, channels = q.shape[1], q.shape[3]
-    if n > LONGEST:
-        return False
-    sizes = _sizes(n, channels, q.dtype)
-    room = torch.cuda.get_device_properties(q.device).shared_memory_per_block_optin
-    return 5 * int(sizes["N"]) * int(sizes["D"]) * q.element_size() <= room
+    sizes = _sizes(q.shape[1], q.shape[3], q.dtype)
+    return q.shape[1] <= LONGEST and has_room(q, sizes["N"], sizes["D"])
 
 
 def _sizes(n: int, channels: int, kind: torch.dtype) -> dict[str, Any]:
