@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,12 +13,6 @@ _TRITON = find_spec("triton") is not None
 def can_run(x: Tensor, kind: torch.dtype | None = None) -> bool:
     """Whether kernels can work where this tensor lies, in its precision or in another ``kind``."""
     return x.is_cuda and _TRITON and (kind or x.dtype) in (torch.float32, torch.bfloat16, torch.float16)
-
-
-def has_room(x: Tensor, rows: int, channels: int) -> bool:
-    """Whether the queries, keys, values and gradients [rows, channels] of one program have room on this GPU."""
-    gpu: Any = torch.cuda.get_device_properties(x.device)
-    return bool(5 * rows * channels * x.element_size() <= gpu.shared_memory_per_block_optin)
 
 
 def product_precision(kind: torch.dtype) -> str:

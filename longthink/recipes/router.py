@@ -302,11 +302,11 @@ def _ctlpp() -> None:
             recipe = add(replace(recipe, patient_steps=recipe.steps or None))
             if variant != "S":
                 _other_sets(recipe)
-            if row == "router" and variant != "S":
-                last = {**options, "read_from": "last"}
-                note = "the router of Table 6.1, read from the last column"
-                add(replace(recipe, name=f"{recipe.name}-last", model_options=last, note=note))
-            if variant == "S":
+                if row == "router":
+                    last = {**options, "read_from": "last"}
+                    note = "the router of Table 6.1, read from the last column"
+                    add(replace(recipe, name=f"{recipe.name}-last", model_options=last, note=note))
+            else:
                 for shared, overlapping in S_GRID:
                     options = {"variant": "S", "shared_functions": shared, "overlapping_symbols": overlapping}
                     shares = _ctlpp_shares("S", depths, shared, overlapping)

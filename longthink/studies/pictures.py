@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from longthink.studies.base import Exam, Study, common_steps
 from longthink.studies.found import Found, grid_of, nearest, recipe_of, steps_of, taken
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _FEW_STEPS = 60
+
+
+def _entitle(figure: Figure, title: str) -> None:
+    figure.suptitle(title, fontsize=10, x=0.01, ha="left")  # it may be longer than the axes are wide
 
 
 def draw_steps(study: Study, one: Exam, found: Found, path: Path) -> None:
@@ -46,7 +53,7 @@ def draw_steps(study: Study, one: Exam, found: Found, path: Path) -> None:
     axes.set(xlabel="steps", ylabel="solved (%)", ylim=(-3, 103))
     if max((max(m["steps"]) for _, row, _ in shown for m in taken(row, one, found)), default=0) > _FEW_STEPS:
         axes.set_xscale("log")
-    figure.suptitle(f"{study.title}: {one.name}", fontsize=10, x=0.01, ha="left")  # longer than the axes are wide
+    _entitle(figure, f"{study.title}: {one.name}")
     axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
     axes.grid(alpha=0.25)
     figure.legend(frameon=False, fontsize=8, loc="outside right center")
@@ -70,7 +77,7 @@ def draw_axis(study: Study, found: Found, path: Path) -> None:
         difficulties = recipe_of(row, found)["difficulty"]
         axes.axvspan(min(difficulties), max(difficulties), color="0.9", zorder=0)
     axes.set(xlabel=f"{study.axis} (training: grey)", ylabel="solved (%)", ylim=(-3, 103))
-    figure.suptitle(study.title, fontsize=10, x=0.01, ha="left")
+    _entitle(figure, study.title)
     if study.exams[0].difficulty > study.exams[-1].difficulty:  # type: ignore[operator]
         axes.invert_xaxis()  # harder to the right
     axes.grid(alpha=0.25)
@@ -103,7 +110,7 @@ def draw_learning(study: Study, found: Found, path: Path) -> None:
     axes.yaxis.set_major_formatter(lambda loss, _: f"{loss:g}")  # not as powers of ten
     axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
     axes.yaxis.set_minor_formatter(lambda loss, _: f"{loss:g}" if high < 30 * low else "")
-    figure.suptitle(study.title, fontsize=10, x=0.01, ha="left")
+    _entitle(figure, study.title)
     axes.xaxis.set_major_formatter(lambda update, _: f"{update:,.0f}")
     axes.grid(alpha=0.25)
     if len(study.rows) > 6:
@@ -136,5 +143,5 @@ def draw_grid(study: Study, options: tuple[str, str], found: Found, path: Path) 
         if panel == 0:
             axes.set_ylabel(options[0], size=8)
     new.colorbar(image, ax=new.axes, label="solved (%)").ax.tick_params(labelsize=7)
-    new.suptitle(study.title, size=10, x=0.01, ha="left")
+    _entitle(new, study.title)
     new.savefig(path)

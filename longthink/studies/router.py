@@ -265,15 +265,11 @@ def _ctlpp() -> None:
                     Row("NDR, last column", f"ctlpp-{variant}-router-last", steps=_TESTED[f"ctlpp-{variant}-router"]),
                     *(
                         Row(
-                            f"{label}, {set_label}",
+                            f"{'NDR' if kind == 'router' else _NAMES[kind]}, {set_label}",
                             f"ctlpp-{variant}-{kind}-{set_name}",
                             steps=_TESTED.get(f"ctlpp-{variant}-{kind}"),
                         )
-                        for kind, label in (
-                            ("bilstm", "bidirectional LSTM"),
-                            ("transformer", "Transformer"),
-                            ("router", "NDR"),
-                        )
+                        for kind in rows
                         for set_name, set_label in _SETS.items()
                     ),
                 ),

@@ -17,7 +17,8 @@ def biased_read(q: Tensor, kv: Tensor, bias: Tensor, padding: Tensor) -> Tensor:
     no key, and every sequence must have one. The weights are never stored where the sequence is short enough.
     """
     if can_run(q):
-        from longthink.ops.biased.fast import fast_read, fits
+        from longthink.ops.biased.fast import fast_read
+        from longthink.ops.tiles import fits
 
         if fits(q):
             return fast_read(q, kv, bias, padding)

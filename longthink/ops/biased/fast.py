@@ -1,6 +1,6 @@
 """Attention with added scores in one Triton kernel each way. The maths is in README.md.
 
-A program handles one head of one sequence of at most ``LONGEST`` tokens, whose logits fit on chip: they are never
+A program handles one head of one sequence of at most ``tiles.LONGEST`` tokens, whose logits fit on chip: they are never
 written to memory, and the backward pass computes them again.
 """
 
@@ -13,9 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from longthink.ops.kernels import has_room, product_precision
-
-LONGEST = 64
+from longthink.ops.tiles import load_rows, store_rows, whole_sizes
 
 
 @triton.jit
@@ -37,14 +35,12 @@ def _forward(q, kv, bias, padding, out, n, heads, CHANNELS: tl.constexpr, N: tl.
     pair = tl.program_id(0).to(tl.int64)
     sequence, head = pair // heads, pair % heads
     row, channel = tl.arange(0, N), tl.arange(0, D)
-    inside = (row < n)[:, None] & (channel < CHANNELS)[None, :]
-    token = ((sequence * n + row) * heads + head)[:, None]
-    queries = tl.load(q + token * CHANNELS + channel[None, :], mask=inside, other=0.0)
-    keys = tl.load(kv + token * 2 * CHANNELS + channel[None, :], mask=inside, other=0.0)
-    values = tl.load(kv + (token * 2 + 1) * CHANNELS + channel[None, :], mask=inside, other=0.0)
+    queries = load_rows(q, sequence, head, row, n, CHANNELS, heads, channel, CHANNELS)
+    keys = load_rows(kv, sequence, head, row, n, 2 * CHANNELS, heads, channel, CHANNELS)
+    values = load_rows(kv + CHANNELS, sequence, head, row, n, 2 * CHANNELS, heads, channel, CHANNELS)
     p, _at, _inside = _weights(queries, keys, bias, padding, sequence, pair, row, n, PRECISION)
     y = tl.dot(p.to(values.dtype), values, input_precision=PRECISION)
-    tl.store(out + token * CHANNELS + channel[None, :], y.to(out.dtype.element_ty), mask=inside)
+    store_rows(out, y, sequence, head, row, n, CHANNELS, heads, channel, CHANNELS)
 
 
 @triton.jit
@@ -53,38 +49,25 @@ def _backward(q, kv, bias, padding, d_out, d_q, d_kv, d_bias, n, heads, CHANNELS
     pair = tl.program_id(0).to(tl.int64)
     sequence, head = pair // heads, pair % heads
     row, channel = tl.arange(0, N), tl.arange(0, D)
-    inside = (row < n)[:, None] & (channel < CHANNELS)[None, :]
-    token = ((sequence * n + row) * heads + head)[:, None]
-    queries = tl.load(q + token * CHANNELS + channel[None, :], mask=inside, other=0.0)
-    keys = tl.load(kv + token * 2 * CHANNELS + channel[None, :], mask=inside, other=0.0)
+    queries = load_rows(q, sequence, head, row, n, CHANNELS, heads, channel, CHANNELS)
+    keys = load_rows(kv, sequence, head, row, n, 2 * CHANNELS, heads, channel, CHANNELS)
     p, at, square = _weights(queries, keys, bias, padding, sequence, pair, row, n, PRECISION)
-    values = tl.load(kv + (token * 2 + 1) * CHANNELS + channel[None, :], mask=inside, other=0.0)
-    dy = tl.load(d_out + token * CHANNELS + channel[None, :], mask=inside, other=0.0)
+    values = load_rows(kv + CHANNELS, sequence, head, row, n, 2 * CHANNELS, heads, channel, CHANNELS)
+    dy = load_rows(d_out, sequence, head, row, n, CHANNELS, heads, channel, CHANNELS)
     d_values = tl.dot(tl.trans(p.to(dy.dtype)), dy, input_precision=PRECISION)  # rows past n have dy = 0
-    tl.store(d_kv + (token * 2 + 1) * CHANNELS + channel[None, :], d_values.to(d_kv.dtype.element_ty), mask=inside)
+    store_rows(d_kv + CHANNELS, d_values, sequence, head, row, n, 2 * CHANNELS, heads, channel, CHANNELS)
     dp = tl.dot(dy, tl.trans(values), input_precision=PRECISION)
     dx = p * (dp - tl.sum(p * dp, 1)[:, None])
     tl.store(d_bias + at, dx.to(d_bias.dtype.element_ty), mask=square)
     d_queries = tl.dot(dx.to(keys.dtype), keys, input_precision=PRECISION)
-    tl.store(d_q + token * CHANNELS + channel[None, :], d_queries.to(d_q.dtype.element_ty), mask=inside)
+    store_rows(d_q, d_queries, sequence, head, row, n, CHANNELS, heads, channel, CHANNELS)
     d_keys = tl.dot(tl.trans(dx.to(queries.dtype)), queries, input_precision=PRECISION)
-    tl.store(d_kv + token * 2 * CHANNELS + channel[None, :], d_keys.to(d_kv.dtype.element_ty), mask=inside)
-
-
-def fits(q: Tensor) -> bool:
-    sizes = _sizes(q.shape[1], q.shape[3], q.dtype)
-    return q.shape[1] <= LONGEST and has_room(q, sizes["N"], sizes["D"])
+    store_rows(d_kv, d_keys, sequence, head, row, n, 2 * CHANNELS, heads, channel, CHANNELS)
 
 
 def _sizes(n: int, channels: int, kind: torch.dtype) -> dict[str, Any]:
-    side, d = max(16, triton.next_power_of_2(n)), max(16, triton.next_power_of_2(channels))
-    return {
-        "CHANNELS": channels,
-        "N": side,
-        "D": d,
-        "PRECISION": product_precision(kind),
-        "num_warps": 1 if side * max(side, d) <= 1024 else 4,
-    }
+    sizes = whole_sizes(n, channels, kind)
+    return {**sizes, "num_warps": 1 if sizes["N"] * max(sizes["N"], sizes["D"]) <= 1024 else 4}
 
 
 class _Read(torch.autograd.Function):

@@ -27,7 +27,8 @@ def geometric_read(q: Tensor, kv: Tensor, direction: Tensor | None = None, paddi
     ``direction`` is [batch, n, heads, 2] here. The weights are never stored where the sequence is short enough.
     """
     if can_run(q):
-        from longthink.ops.geometric.fused import fits, fused_read
+        from longthink.ops.geometric.fused import fused_read
+        from longthink.ops.tiles import fits
 
         if fits(q):
             return fused_read(q, kv, direction, padding)

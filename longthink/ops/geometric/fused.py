@@ -1,7 +1,7 @@
 """Geometric attention from queries, keys and values to what is read, in one Triton kernel each way.
 
-A program handles one head of one sequence of at most ``LONGEST`` tokens, whose matching logits fit on chip: they are
-never written to memory, and the backward pass computes them again. The maths is in README.md.
+A program handles one head of one sequence of at most ``tiles.LONGEST`` tokens, whose matching logits fit on chip: they
+are never written to memory, and the backward pass computes them again. The maths is in README.md.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from longthink.ops.kernels import has_room, product_precision
-
-LONGEST = 64
+from longthink.ops.tiles import load_rows, store_rows, whole_sizes
 
 
 @triton.jit
@@ -77,15 +75,13 @@ def _forward(q, kv, direction, padding, out, n, heads, CHANNELS: tl.constexpr, N
     sequence = (tl.program_id(0) // heads).to(tl.int64)
     head = tl.program_id(0) % heads
     row, channel = tl.arange(0, N), tl.arange(0, D)
-    inside = (row < n)[:, None] & (channel < CHANNELS)[None, :]
-    token = ((sequence * n + row) * heads + head)[:, None]
-    queries = tl.load(q + token * CHANNELS + channel[None, :], mask=inside, other=0.0)
-    keys = tl.load(kv + token * 2 * CHANNELS + channel[None, :], mask=inside, other=0.0)
-    values = tl.load(kv + (token * 2 + 1) * CHANNELS + channel[None, :], mask=inside, other=0.0)
+    queries = load_rows(q, sequence, head, row, n, CHANNELS, heads, channel, CHANNELS)
+    keys = load_rows(kv, sequence, head, row, n, 2 * CHANNELS, heads, channel, CHANNELS)
+    values = load_rows(kv + CHANNELS, sequence, head, row, n, 2 * CHANNELS, heads, channel, CHANNELS)
     a, _p, _present = _match(queries, keys, direction, padding, sequence, head, n, heads, row[:, None], row[None, :], N,
                              DIRECTED, PADDED, PRECISION, PARTS)  # fmt: skip
     y = tl.dot(a.to(values.dtype), values, input_precision=PRECISION)
-    tl.store(out + token * CHANNELS + channel[None, :], y.to(out.dtype.element_ty), mask=inside)
+    store_rows(out, y, sequence, head, row, n, CHANNELS, heads, channel, CHANNELS)
 
 
 @triton.jit
@@ -96,16 +92,14 @@ def _backward(q, kv, direction, padding, d_out, d_q, d_kv, d_direction, n, heads
     head = tl.program_id(0) % heads
     row, channel = tl.arange(0, N), tl.arange(0, D)
     i, j = row[:, None], row[None, :]
-    inside = (row < n)[:, None] & (channel < CHANNELS)[None, :]
-    token = ((sequence * n + row) * heads + head)[:, None]
-    queries = tl.load(q + token * CHANNELS + channel[None, :], mask=inside, other=0.0)
-    keys = tl.load(kv + token * 2 * CHANNELS + channel[None, :], mask=inside, other=0.0)
+    queries = load_rows(q, sequence, head, row, n, CHANNELS, heads, channel, CHANNELS)
+    keys = load_rows(kv, sequence, head, row, n, 2 * CHANNELS, heads, channel, CHANNELS)
     a, p, present = _match(queries, keys, direction, padding, sequence, head, n, heads, i, j, N, DIRECTED, PADDED,
                            PRECISION, PARTS)  # fmt: skip
-    values = tl.load(kv + (token * 2 + 1) * CHANNELS + channel[None, :], mask=inside, other=0.0)
-    dy = tl.load(d_out + token * CHANNELS + channel[None, :], mask=inside, other=0.0)
+    values = load_rows(kv + CHANNELS, sequence, head, row, n, 2 * CHANNELS, heads, channel, CHANNELS)
+    dy = load_rows(d_out, sequence, head, row, n, CHANNELS, heads, channel, CHANNELS)
     d_values = tl.dot(tl.trans(a.to(dy.dtype)), dy, input_precision=PRECISION)
-    tl.store(d_kv + (token * 2 + 1) * CHANNELS + channel[None, :], d_values.to(d_kv.dtype.element_ty), mask=inside)
+    store_rows(d_kv + CHANNELS, d_values, sequence, head, row, n, 2 * CHANNELS, heads, channel, CHANNELS)
     g = tl.dot(dy, tl.trans(values), input_precision=PRECISION) * a
     later = tl.sum(g, 1)[:, None] - g - _met_before(g, i, j, N, PARTS)
     dx = tl.where(present, g * (1.0 - p) - p * later, 0.0)
@@ -115,26 +109,14 @@ def _backward(q, kv, direction, padding, d_out, d_q, d_kv, d_direction, n, heads
         tl.store(sides, tl.sum(tl.where(j > i, 0.0, dx), 1).to(kind), mask=row < n)
         tl.store(sides + 1, tl.sum(tl.where(j > i, dx, 0.0), 1).to(kind), mask=row < n)
     d_queries = tl.dot(dx.to(keys.dtype), keys, input_precision=PRECISION)
-    tl.store(d_q + token * CHANNELS + channel[None, :], d_queries.to(d_q.dtype.element_ty), mask=inside)
+    store_rows(d_q, d_queries, sequence, head, row, n, CHANNELS, heads, channel, CHANNELS)
     d_keys = tl.dot(tl.trans(dx.to(queries.dtype)), queries, input_precision=PRECISION)
-    tl.store(d_kv + token * 2 * CHANNELS + channel[None, :], d_keys.to(d_kv.dtype.element_ty), mask=inside)
-
-
-def fits(q: Tensor) -> bool:
-    sizes = _sizes(q.shape[1], q.shape[3], q.dtype)
-    return q.shape[1] <= LONGEST and has_room(q, sizes["N"], sizes["D"])
+    store_rows(d_kv, d_keys, sequence, head, row, n, 2 * CHANNELS, heads, channel, CHANNELS)
 
 
 def _sizes(n: int, channels: int, kind: torch.dtype) -> dict[str, Any]:
-    side = max(16, triton.next_power_of_2(n))
-    return {
-        "CHANNELS": channels,
-        "N": side,
-        "D": max(16, triton.next_power_of_2(channels)),
-        "PRECISION": product_precision(kind),
-        "PARTS": 0 if triton.knobs.runtime.interpret else 3 if kind == torch.float32 else 2,
-        "num_warps": 4,
-    }
+    parts = 0 if triton.knobs.runtime.interpret else 3 if kind == torch.float32 else 2
+    return {**whole_sizes(n, channels, kind), "PARTS": parts, "num_warps": 4}
 
 
 class _Read(torch.autograd.Function):

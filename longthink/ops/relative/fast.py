@@ -10,23 +10,9 @@ import triton.language as tl
 from torch import Tensor
 
 from longthink.ops.kernels import product_precision
+from longthink.ops.tiles import load_rows, store_rows
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
-
-
-@triton.jit
-def _rows(base, sequence, head, place, length, stride, heads, channel, CHANNELS: tl.constexpr):
-    """Vectors [places, D] of one head of one sequence out of [batch, length, heads, stride]; zeros outside."""
-    inside = (place < length)[:, None] & (channel < CHANNELS)[None, :]
-    at = ((sequence * length + place) * heads + head)[:, None] * stride + channel[None, :]
-    return tl.load(base + at, mask=inside, other=0.0)
-
-
-@triton.jit
-def _store_rows(base, values, sequence, head, place, length, stride, heads, channel, CHANNELS: tl.constexpr):
-    inside = (place < length)[:, None] & (channel < CHANNELS)[None, :]
-    at = ((sequence * length + place) * heads + head)[:, None] * stride + channel[None, :]
-    tl.store(base + at, values.to(base.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -47,22 +33,22 @@ def _forward(q, kv, scores, out, sums, n, total, heads, CHANNELS: tl.constexpr, 
     first = tl.program_id(1) * ROWS
     i, channel = first + tl.arange(0, ROWS), tl.arange(0, D)
     table = tl.program_id(0).to(tl.int64) * n * total
-    queries = _rows(q, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
+    queries = load_rows(q, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
     top = tl.full([ROWS], float("-inf"), tl.float32)
     mass = tl.zeros([ROWS], tl.float32)
     y = tl.zeros([ROWS, D], tl.float32)
     end = tl.minimum(total, first + ROWS + total - n)
     for start in range(0, end, COLUMNS):
         j = start + tl.arange(0, COLUMNS)
-        keys = _rows(kv, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
+        keys = load_rows(kv, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
         s, _at, _there = _logits(queries, keys, scores + table, i, j, n, total, PRECISION)
         new = tl.maximum(top, tl.max(s, 1))
         p, shrink = tl.exp2(s - new[:, None]), tl.exp2(top - new)
-        values = _rows(kv + CHANNELS, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
+        values = load_rows(kv + CHANNELS, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
         mass = mass * shrink + tl.sum(p, 1)
         y = y * shrink[:, None] + tl.dot(p.to(values.dtype), values, input_precision=PRECISION)
         top = new
-    _store_rows(out, y / mass[:, None], sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
+    store_rows(out, y / mass[:, None], sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
     tl.store(sums + tl.program_id(0) * n + i, top + tl.log2(mass), mask=i < n)
 
 
@@ -73,9 +59,9 @@ def _along_keys(q, kv, scores, out, sums, d_out, d_q, d_scores, deltas, n, total
     first = tl.program_id(1) * ROWS
     i, channel = first + tl.arange(0, ROWS), tl.arange(0, D)
     table = tl.program_id(0).to(tl.int64) * n * total
-    queries = _rows(q, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
-    dy = _rows(d_out, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
-    y = _rows(out, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
+    queries = load_rows(q, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
+    dy = load_rows(d_out, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
+    y = load_rows(out, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
     delta = tl.sum(dy.to(tl.float32) * y.to(tl.float32), 1)
     tl.store(deltas + tl.program_id(0) * n + i, delta, mask=i < n)
     sum_i = tl.load(sums + tl.program_id(0) * n + i, mask=i < n, other=float("inf"))
@@ -83,14 +69,14 @@ def _along_keys(q, kv, scores, out, sums, d_out, d_q, d_scores, deltas, n, total
     end = tl.minimum(total, first + ROWS + total - n)
     for start in range(0, end, COLUMNS):
         j = start + tl.arange(0, COLUMNS)
-        keys = _rows(kv, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
-        values = _rows(kv + CHANNELS, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
+        keys = load_rows(kv, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
+        values = load_rows(kv + CHANNELS, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
         s, at, there = _logits(queries, keys, scores + table, i, j, n, total, PRECISION)
         dp = tl.dot(dy, tl.trans(values), input_precision=PRECISION)
         ds = tl.exp2(s - sum_i[:, None]) * (dp - delta[:, None])
         tl.store(d_scores + table + at, ds.to(d_scores.dtype.element_ty), mask=there)
         d_queries += tl.dot(ds.to(keys.dtype), keys, input_precision=PRECISION)
-    _store_rows(d_q, d_queries, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
+    store_rows(d_q, d_queries, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
 
 
 @triton.jit
@@ -100,14 +86,14 @@ def _along_queries(q, kv, scores, sums, d_out, deltas, d_kv, n, total, heads, CH
     first = tl.program_id(1) * COLUMNS
     j, channel = first + tl.arange(0, COLUMNS), tl.arange(0, D)
     table = tl.program_id(0).to(tl.int64) * n * total
-    keys = _rows(kv, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
-    values = _rows(kv + CHANNELS, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
+    keys = load_rows(kv, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
+    values = load_rows(kv + CHANNELS, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
     d_keys, d_values = tl.zeros([COLUMNS, D], tl.float32), tl.zeros([COLUMNS, D], tl.float32)
     begin = tl.maximum(0, first - (total - n)) // ROWS * ROWS  # the first tile with a query that sees one of these keys
     for start in range(begin, n, ROWS):
         i = start + tl.arange(0, ROWS)
-        queries = _rows(q, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
-        dy = _rows(d_out, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
+        queries = load_rows(q, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
+        dy = load_rows(d_out, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
         sum_i = tl.load(sums + tl.program_id(0) * n + i, mask=i < n, other=float("inf"))
         delta = tl.load(deltas + tl.program_id(0) * n + i, mask=i < n, other=0.0)
         s, _at, _there = _logits(queries, keys, scores + table, i, j, n, total, PRECISION)
@@ -115,8 +101,8 @@ def _along_queries(q, kv, scores, sums, d_out, deltas, d_kv, n, total, heads, CH
         d_values += tl.dot(tl.trans(p.to(dy.dtype)), dy, input_precision=PRECISION)
         ds = p * (tl.dot(dy, tl.trans(values), input_precision=PRECISION) - delta[:, None])
         d_keys += tl.dot(tl.trans(ds.to(queries.dtype)), queries, input_precision=PRECISION)
-    _store_rows(d_kv, d_keys, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
-    _store_rows(d_kv + CHANNELS, d_values, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
+    store_rows(d_kv, d_keys, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
+    store_rows(d_kv + CHANNELS, d_values, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
 
 
 def _sizes(channels: int, kind: torch.dtype, wide: bool = False) -> dict[str, Any]:
