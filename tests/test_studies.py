@@ -131,6 +131,20 @@ def test_a_study_from_training_to_table(tmp_path: Path) -> None:
     assert f"- toy (0), test 1,200 bytes (00ff): {one} (seed 0), {one} (seed 1)\n- toy (1)" in text
 
 
+def test_a_study_has_settings_of_its_own(tmp_path: Path) -> None:
+    """They come before those of the command line, and the table marks runs that differ from them, not from recipes."""
+    options = TrainingOptions(folder=str(tmp_path / "runs"), accelerator="cpu", quiet=True, tensorboard=False)
+    small = replace(TOY, settings=tuple(SMALL))
+    (file,) = run(small, [0], ("recall",), tmp_path / "results", options)
+    assert read_json(file)["card"]["recipe"]["epochs"] == 1
+    text = report(small, tmp_path / "results").read_text()
+    assert f"All recipes with {', '.join(SMALL)}." in text
+    assert "Settings that differ" not in text
+    (file,) = run(small, [0], ("recall",), tmp_path / "results", options, ["epochs=2"])
+    assert read_json(file)["card"]["recipe"]["epochs"] == 2
+    assert "- prefix_sums-dt_recall-alpha1 (seed 0): epochs=2\n" in report(small, tmp_path / "results").read_text()
+
+
 def test_rows_that_are_alike_are_trained_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both orders of the router with two seeds each in stacks of three and one; others by themselves."""
     options = TrainingOptions(folder=str(tmp_path / "runs"), accelerator="cpu", quiet=True, tensorboard=False)
@@ -212,6 +226,7 @@ def test_rows_that_another_study_keeps_are_the_same_there() -> None:
             assert replace(theirs[exam.name], skip=()) == replace(exam, skip=())
             assert row.label not in exam.skip
         assert study.learning_curves == keeper.learning_curves
+        assert study.settings == keeper.settings
 
 
 def test_a_row_that_another_study_keeps_is_run_once(tmp_path: Path) -> None:

@@ -123,6 +123,8 @@ class Study:
     rows: tuple[Row, ...]
     exams: tuple[Exam, ...]
     remarks: str = ""
+    settings: tuple[str, ...] = ()
+    """What its runs change in their recipes: ``("epochs=2",)``."""
     needs: tuple[str, ...] = ()
     """Data files by name, looked for before anything is trained."""
     measure: str = "Exact match of the whole answer, in percent."
@@ -140,6 +142,10 @@ class Study:
     def folder(self, row: Row, results: Path) -> Path:
         """Where a row's results lie."""
         return results / (row.kept_by or self.name)
+
+    def recipe(self, name: str, settings: Sequence[str] = ()) -> Recipe:
+        """The recipe of this name as the study has it, with more settings."""
+        return override(recipes[name], [*self.settings, *settings])
 
 
 studies: Registry[Study] = Registry("study")
@@ -199,7 +205,7 @@ class _Job:
 
     @property
     def recipe(self) -> Recipe:
-        return override(recipes[self.row.recipe], list(self.settings))
+        return self.study.recipe(self.row.recipe, self.settings)
 
     @property
     def finished(self) -> bool:

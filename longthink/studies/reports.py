@@ -142,15 +142,17 @@ def _how(study: Study, found: Found) -> list[str]:
         for run_ in runs:
             card = run_["card"]
             recipe = Recipe.from_json(card["recipe"])
-            changed = recipe.name not in recipes or recipe.hash() != recipes[recipe.name].hash()
+            changed = recipe.name not in recipes or recipe.hash() != study.recipe(recipe.name).hash()
             if changed:
-                others.setdefault(_changes(recipe), []).append(f"{recipe.name} (seed {run_['seed']})")
+                others.setdefault(_changes(study, recipe), []).append(f"{recipe.name} (seed {run_['seed']})")
             data.setdefault(_data(card), []).append(f"{recipe.name} (seed {run_['seed']})")
             updates = f"{card['updates']} of {recipe.updates}"
             cells = [label, recipe.name + "\\*" * changed, run_["seed"], updates, recipe.batch]
             minutes = f"{card['minutes']} for {card['together']} together" if "together" in card else card["minutes"]
             rows.append([*map(str, cells), str(minutes), card["hardware"], f"{card['parameters']:,}"])
     what = "Updates and minutes of the chosen checkpoint, of all that the recipe plans."
+    if study.settings:
+        what += f" All recipes with {', '.join(study.settings)}."
     note = [f"- {', '.join(names)}: {settings}" for settings, names in others.items()]
     if note:
         note = ["\\* Settings that differ from the recipe of this name today:", "", *note, ""]
@@ -177,10 +179,10 @@ def _data(card: dict[str, Any]) -> str:
     return f"{about['corpus']} ({about['version']}), {', '.join(known)}"
 
 
-def _changes(recipe: Recipe) -> str:
+def _changes(study: Study, recipe: Recipe) -> str:
     if recipe.name not in recipes:
         return "no recipe has this name today"
-    return ", ".join(differences(recipe, recipes[recipe.name]))
+    return ", ".join(differences(recipe, study.recipe(recipe.name)))
 
 
 def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
