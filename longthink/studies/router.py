@@ -303,7 +303,7 @@ def _heat_map() -> None:
                 Exam("unseen pairs", depths, 1_000, 16, chunk=1_000),
             ),
             grid=("shared functions", "overlapping symbols"),
-            remarks=_REPEATED,
+            remarks=_FIRST.rstrip(),
         )
     )
 
