@@ -145,7 +145,8 @@ def add(recipe: Recipe) -> Recipe:
 
 
 def override(recipe: Recipe, settings: list[str]) -> Recipe:
-    """Apply ``key=value`` settings; ``model.width=64`` and ``task.loops=0.1`` reach into the options."""
+    """Apply ``key=value`` settings; ``model.width=64``, ``task.loops=0.1`` and ``model.feedforward_options.k=2`` reach
+    into the options."""
     changes: dict[str, Any] = {}
     types = get_type_hints(Recipe)
     for setting in settings:
@@ -154,14 +155,25 @@ def override(recipe: Recipe, settings: list[str]) -> Recipe:
             raise UserError(f"Write settings as key=value; {setting!r} has no '='.")
         head, dot, rest = key.partition(".")
         if dot and head in ("model", "task"):
-            options = changes.setdefault(f"{head}_options", dict(getattr(recipe, f"{head}_options")))
-            options[rest] = _literal(text)
+            options = changes.get(f"{head}_options", getattr(recipe, f"{head}_options"))
+            changes[f"{head}_options"] = _with(options, rest, _literal(key, text), key)
         elif key not in types or key.endswith("_options"):
             options = [f"{part}.{k}" for part in ("model", "task") for k in getattr(recipe, f"{part}_options")]
             raise unknown("recipe field", key, [*(k for k in types if not k.endswith("_options")), *options])
         else:
             changes[key] = _parse(key, text, types[key])
     return replace(recipe, **changes)  # all at once: only the result must make sense
+
+
+def _with(options: dict[str, Any], path: str, value: Any, key: str) -> dict[str, Any]:
+    """A copy of the options with another value at ``path``, whose dots lead into options of options."""
+    name, dot, rest = path.partition(".")
+    if not dot:
+        return {**options, name: value}
+    inner = options.get(name)
+    if inner is not None and not isinstance(inner, dict):
+        raise UserError(f"{key} cannot be set: {key.removesuffix('.' + rest)} is {inner!r}, which has no options.")
+    return {**options, name: _with(inner or {}, rest, value, key)}
 
 
 def differences(recipe: Recipe, other: Recipe) -> list[str]:
@@ -173,7 +185,7 @@ def differences(recipe: Recipe, other: Recipe) -> list[str]:
             value = getattr(one, part.name)
             if part.name.endswith("_options"):
                 head = part.name.removesuffix("_options")
-                found |= {f"{head}.{key}": option for key, option in value.items()}
+                found |= _flat(head, value)
             elif part.name not in ("name", "note"):
                 found[part.name] = ",".join(map(str, value)) if isinstance(value, tuple) else value
         return found
@@ -181,6 +193,14 @@ def differences(recipe: Recipe, other: Recipe) -> list[str]:
     ours, theirs = settings(recipe), settings(other)
     missing = [f"without {key}" for key in theirs if key not in ours]
     return [f"{key}={value}" for key, value in ours.items() if key not in theirs or theirs[key] != value] + missing
+
+
+def _flat(head: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Each option by all names that lead to it."""
+    found: dict[str, Any] = {}
+    for key, option in options.items():
+        found |= _flat(f"{head}.{key}", option) if isinstance(option, dict) else {f"{head}.{key}": option}
+    return found
 
 
 _DATA = ("name", "note", "task_options", "difficulty", "valid_difficulty", "shares", "balanced", "weights")
@@ -232,11 +252,13 @@ def _fit(name: str, value: Any, kind: Any) -> Any:
     return float(value) if kind is float else value
 
 
-def _literal(text: str) -> Any:
+def _literal(key: str, text: str) -> Any:
     """A model's or task's option: JSON where it parses, else the text itself."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
+        if text.startswith(("{", "[")):
+            raise UserError(f"{key} must be JSON, with double quotes, not {text}.") from None
         return None if text.lower() == "none" else text
 
 

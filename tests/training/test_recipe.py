@@ -179,6 +179,8 @@ def test_only_recurrent_mazes_are_throttled() -> None:
         ("model.recall=false", "model_options", {"width": 8, "head": [4, 4], "recall": False}),
         ("model.distinct_steps=None", "model_options", {"width": 8, "head": [4, 4], "distinct_steps": None}),
         ("task.loops=0.1", "task_options", {"loops": 0.1}),
+        ("model.parts.k=2", "model_options", {"width": 8, "head": [4, 4], "parts": {"k": 2}}),
+        ('model.parts={"k": 2}', "model_options", {"width": 8, "head": [4, 4], "parts": {"k": 2}}),
     ],
 )
 def test_overrides_have_the_type_of_their_field(setting: str, field: str, value: Any) -> None:
@@ -220,6 +222,8 @@ def test_overrides_have_the_type_of_their_field(setting: str, field: str, value:
         ("name=../elsewhere", "slashes"),
         ("warmup_updates=-1", "warmup_updates"),
         ("model.distinct_steps=10", "10 steps"),
+        ("model.width.k=10", "model.width is 8, which has no options"),
+        ("model.parts={'k': 2}", "model.parts must be JSON, with double quotes"),
     ],
 )
 def test_mistakes_get_one_sentence(setting: str, words: str) -> None:
@@ -426,3 +430,15 @@ def test_differences_are_the_settings_that_were_overridden() -> None:
         "without task.backward",
     }
     assert differences(replace(base, name="x", note="y"), base) == []
+
+
+def test_settings_reach_into_the_options_of_a_part() -> None:
+    base = recipes["text-sigma_moe"]
+    settings = ["model.feedforward_options.k=2", "model.feedforward_options.selection=softmax"]
+    changed = override(base, settings)
+    before = base.model_options["feedforward_options"]
+    assert changed.model_options["feedforward_options"] == {**before, "k": 2, "selection": "softmax"}
+    assert before["k"] == 4
+    assert differences(changed, base) == settings
+    back = differences(base, changed)
+    assert back == ["model.feedforward_options.k=4", "without model.feedforward_options.selection"]
