@@ -1,4 +1,5 @@
-"""Where texts come from: the sources of Python, enwik8, WikiText-103, any text file, any folder of them.
+"""Where texts come from: the sources of Python, and of what is installed with us, enwik8, WikiText-103, any text file,
+any folder of them.
 
 A corpus gives the texts of a split in pieces that end where a line ends. Folders are split by file, single files by
 place: 90% for training, then 5% to validate and 5% to test.
@@ -7,12 +8,15 @@ place: 90% for training, then 5% to validate and 5% to test.
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
+import importlib.util
 import platform
 import sysconfig
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol
@@ -39,8 +43,10 @@ WIKITEXT103 = Published(
     checksum="md5:9ddaacaf6af0710eda8c456decff7832",
 )
 _SKIPPED = {"site-packages", "dist-packages", "__pycache__"}
-_TESTS = ("test",)
+_TESTS = ("test/*",)
 """Python's own, more than half of its sources, which many distributions leave out."""
+PACKAGES = ("torch", "sympy", "networkx")
+"""Whoever has us has these, for PyTorch needs the other two: some 70 MB of sources."""
 
 
 class Piece(NamedTuple):
@@ -72,39 +78,54 @@ class Corpus(Protocol):
 
 def corpus(name: str, folder: Path) -> Corpus:
     """By name, or the file or folder of that path; what must be downloaded is kept in ``folder``."""
+    version, stdlib = f"Python {platform.python_version()}", Path(sysconfig.get_paths()["stdlib"])
     if name == "python":
-        version = f"Python {platform.python_version()}"
-        return Folder("python", Path(sysconfig.get_paths()["stdlib"]), "*.py", version, _TESTS)
+        return Folder("python", (("", stdlib),), "*.py", version, _TESTS)
+    if name == "sources":
+        roots = (("python/", stdlib), *((f"{package}/", _package(package)) for package in PACKAGES))
+        versions = (f"{package} {importlib.metadata.version(package)}" for package in PACKAGES)
+        return Folder("sources", roots, "*.py", ", ".join([version, *versions]), ("*/test/*", "*/tests/*"))
     if name == "enwik8":
         return Enwik8(folder)
     if name == "wikitext103":
         return WikiText103(folder)
     path = Path(name)
     if path.is_dir():
-        return Folder(str(path), path, "*", "")
+        return Folder(str(path), (("", path),), "*", "")
     if path.is_file():
         return OneFile(path)
-    raise UserError(f"There is no corpus {name!r}; choose python, enwik8 or wikitext103, or name a file or a folder.")
+    raise UserError(
+        f"There is no corpus {name!r}; choose python, sources, enwik8 or wikitext103, or name a file or a folder."
+    )
+
+
+def _package(name: str) -> Path:
+    """Where an installed package lies; it is not imported."""
+    found = importlib.util.find_spec(name)
+    if found is None or not found.submodule_search_locations:
+        raise UserError(f"The corpus of sources needs those of {name}; install it, or choose the corpus python.")
+    return Path(found.submodule_search_locations[0])
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Every text file below a folder, each a document; a hash of its path decides the split and the order."""
+    """Every text file below some folders, each a document; a hash of its path decides the split and the order."""
 
     name: str
-    root: Path
+    roots: tuple[tuple[str, Path], ...]
+    """Each folder with what stands before the paths of its files."""
     pattern: str
     version: str
     without: tuple[str, ...] = ()
-    """Folders directly below the root that are left out."""
+    """Patterns of paths that are left out."""
     verbatim: ClassVar[bool] = True
 
     def identity(self) -> str:
-        listing = [file[1:] for file in _listing(self.root, self.pattern, self.without)]
+        listing = [file[1:] for file in _listing(self.roots, self.pattern, self.without)]
         return hashlib.sha256(repr((self.version, listing)).encode()).hexdigest()
 
     def pieces(self, split: Split) -> Iterator[Piece]:
-        for path, name, *_ in _listing(self.root, self.pattern, self.without):
+        for path, name, *_ in _listing(self.roots, self.pattern, self.without):
             if split_of(name) != split:
                 continue
             try:
@@ -116,14 +137,18 @@ class Folder:
 
 
 @lru_cache(maxsize=8)
-def _listing(root: Path, pattern: str, without: tuple[str, ...]) -> tuple[tuple[Path, str, int, int], ...]:
-    """Files with their paths below the folder, sizes and times of change; looked up once a process."""
+def _listing(
+    roots: tuple[tuple[str, Path], ...], pattern: str, without: tuple[str, ...]
+) -> tuple[tuple[Path, str, int, int], ...]:
+    """Files with their paths below the folders, sizes and times of change; looked up once a process."""
     found = []
-    for path in root.rglob(pattern):
-        name = path.relative_to(root)
-        skipped = name.parts[0] in without or _SKIPPED & set(name.parts)
-        if path.is_file() and not skipped and not any(p.startswith(".") for p in name.parts):
-            found.append((path, name.as_posix(), path.stat().st_size, path.stat().st_mtime_ns))
+    for prefix, root in roots:
+        for path in root.rglob(pattern):
+            below = path.relative_to(root)
+            name = prefix + below.as_posix()
+            skipped = _SKIPPED & set(below.parts) or any(fnmatchcase(name, left_out) for left_out in without)
+            if path.is_file() and not skipped and not any(part.startswith(".") for part in below.parts):
+                found.append((path, name, path.stat().st_size, path.stat().st_mtime_ns))
     # In the order of their hashes, so that each stream reads files of all kinds.
     return tuple(sorted(found, key=lambda file: _digest(file[1])))
 

@@ -98,7 +98,8 @@ class Text:
     unit: ClassVar[str] = "tokens"
 
     corpus: str = "python"
-    """Or enwik8, wikitext103, or the path of a text file or of a folder with text files."""
+    """Or sources (of Python, PyTorch and what it needs), enwik8, wikitext103, or the path of a text file or of a folder
+    with text files."""
     tokeniser: str = "bytes"
     """Or sentencepiece, learned from the training split, or the path of a SentencePiece model that it learned."""
     pieces: int = 8000

@@ -10,13 +10,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from longthink.errors import UserError
 from longthink.tasks import corpora
 from longthink.tasks.base import SPLITS
-from longthink.tasks.corpora import OneFile, corpus, cut, is_text, lines, split_of
+from longthink.tasks.corpora import OneFile, _listing, corpus, cut, is_text, lines, split_of
 from longthink.tasks.downloads import Published, cache_folder, obtain
 
 DATA = bytes(range(256)) * 300
@@ -92,8 +93,30 @@ def test_the_standard_library_is_there_without_a_download(tmp_path: Path) -> Non
     assert is_text(piece.text)
     assert found.identity() == corpus("python", tmp_path).identity()
     assert split_of("json/decoder.py") == "train"  # for ever: results rest on it
-    with pytest.raises(UserError, match="choose python, enwik8 or wikitext103"):
+    with pytest.raises(UserError, match="choose python, sources, enwik8 or wikitext103"):
         corpus("pithon", tmp_path)
+
+
+def test_the_sources_of_what_is_installed_with_us_are_a_larger_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = corpus("sources", tmp_path)
+    assert found.version.startswith("Python 3.")
+    assert f", torch {torch.__version__}, sympy " in found.version
+    size = 0
+    for piece in found.pieces("train"):
+        assert is_text(piece.text)
+        size += len(piece.text)
+        if size > 1_000_000:
+            break
+    else:
+        pytest.fail("PyTorch alone has more than this")
+    files = [file[1] for file in _listing(found.roots, found.pattern, found.without)]  # type: ignore[attr-defined]
+    assert {"torch/nn/modules/linear.py", "python/json/decoder.py", "sympy/core/add.py"} <= set(files)
+    assert not [name for name in files if "/test/" in name or "/tests/" in name]
+    monkeypatch.setattr(corpora, "PACKAGES", ("torch", "no_such_package"))
+    with pytest.raises(UserError, match="needs those of no_such_package; install it"):
+        corpus("sources", tmp_path)
 
 
 class Server(BaseHTTPRequestHandler):
