@@ -227,9 +227,10 @@ _REPEATED = (
     "functions many times. Today it has each of these once, draws them as often, and has more different long ones."
 )
 _FIRST = (
-    "Unless the row says otherwise, problems of all depths are drawn equally often, those of one function included, of "
-    "which the public code's training set has none, and Transformers and NDR are read from the first column, as there. "
+    "Unless the row says otherwise, Transformers and NDR are read from the first column, as in the public code, and "
+    "problems of all depths are drawn equally often"
 )
+_SINGLES = ", those of one function included, of which the public code's training set has none."
 
 
 _SETS = {
@@ -277,7 +278,7 @@ def _ctlpp() -> None:
                     Exam(exams[0], depths, 1_000, 16, chunk=1_000, split="valid"),
                     Exam(exams[1], depths, 1_000, 16, chunk=1_000),
                 ),
-                remarks=_FIRST + _REPEATED,
+                remarks=f"{_FIRST}{_SINGLES} {_REPEATED}",
             )
         )
 
@@ -303,7 +304,7 @@ def _heat_map() -> None:
                 Exam("unseen pairs", depths, 1_000, 16, chunk=1_000),
             ),
             grid=("shared functions", "overlapping symbols"),
-            remarks=_FIRST.rstrip(),
+            remarks=f"{_FIRST}.",
         )
     )
 
