@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from longthink.errors import UserError
 from longthink.layers.dropout import keep_mask
 from longthink.layers.pooled import log_sum, pooled, several
+from longthink.ops.largest import largest
 from longthink.registry import Registry
 
 selections: Registry[type[Selection]] = Registry("selection of experts")
@@ -75,7 +76,7 @@ class Selection(nn.Module):
         ranking = self.ranking(seen.detach(), scores.detach(), there)
         if kept is not None:
             ranking = ranking.masked_fill(~kept, -torch.inf)
-        experts = ranking.topk(self.k, dim=-1).indices
+        experts = largest(ranking, self.k)
         gates = self.gates(seen, scores, experts, None if kept is None else kept[experts], there)
         return Chosen(experts, gates, logits, scores, there, self.training)
 

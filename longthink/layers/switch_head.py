@@ -12,6 +12,7 @@ from longthink.errors import UserError
 from longthink.layers.causal import attend, channels_a_head
 from longthink.layers.dropout import keep_mask
 from longthink.ops.cvmm import cvmm
+from longthink.ops.largest import largest
 from longthink.ops.relative import may_see
 from longthink.think import note, wanted
 
@@ -103,7 +104,7 @@ class SwitchHead(nn.Module):
         if self.training and self.expert_dropout:
             kept = keep_mask((self.heads, self.experts), self.expert_dropout, x.device)
             scores, ranking = scores * kept, ranking.masked_fill(~kept, -torch.inf)
-        chosen = ranking.topk(self.k, dim=-1).indices
+        chosen = largest(ranking, self.k)
         first = self.experts * torch.arange(self.heads, device=x.device)
         gates = scores.gather(-1, chosen)
         return _Choice((chosen + first[:, None]).flatten(2).flatten(0, 1), gates.flatten(2).flatten(0, 1), logits)

@@ -17,16 +17,21 @@ from longthink.ops.tiles import load_rows, store_rows, whole_sizes
 
 
 @triton.jit
+def _pairs(pair, row, n):
+    """Where in the table of scores the pairs of a sequence and head are, and which there are: [N, N]."""
+    return (pair * n + row)[:, None] * n + row[None, :], (row < n)[:, None] & (row < n)[None, :]
+
+
+@triton.jit
 def _weights(queries, keys, bias, padding, sequence, pair, row, n, PRECISION: tl.constexpr):
-    """Weights [N, N], and where in the table of scores their pairs are."""
-    inside = (row < n)[:, None] & (row < n)[None, :]
-    at = (pair * n + row)[:, None] * n + row[None, :]
+    """[N, N]."""
+    at, inside = _pairs(pair, row, n)
     x = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
     x += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
     absent = tl.load(padding + sequence * n + row, mask=row < n, other=1)
     x = tl.where((absent == 0)[None, :], x, float("-inf"))
     e = tl.exp(x - tl.max(x, 1)[:, None])
-    return e / tl.sum(e, 1)[:, None], at, inside
+    return e / tl.sum(e, 1)[:, None]
 
 
 @triton.jit
@@ -38,7 +43,7 @@ def _forward(q, kv, bias, padding, out, n, heads, CHANNELS: tl.constexpr, N: tl.
     queries = load_rows(q, sequence, head, row, n, CHANNELS, heads, channel, CHANNELS)
     keys = load_rows(kv, sequence, head, row, n, 2 * CHANNELS, heads, channel, CHANNELS)
     values = load_rows(kv + CHANNELS, sequence, head, row, n, 2 * CHANNELS, heads, channel, CHANNELS)
-    p, _at, _inside = _weights(queries, keys, bias, padding, sequence, pair, row, n, PRECISION)
+    p = _weights(queries, keys, bias, padding, sequence, pair, row, n, PRECISION)
     y = tl.dot(p.to(values.dtype), values, input_precision=PRECISION)
     store_rows(out, y, sequence, head, row, n, CHANNELS, heads, channel, CHANNELS)
 
@@ -51,14 +56,15 @@ def _backward(q, kv, bias, padding, d_out, d_q, d_kv, d_bias, n, heads, CHANNELS
     row, channel = tl.arange(0, N), tl.arange(0, D)
     queries = load_rows(q, sequence, head, row, n, CHANNELS, heads, channel, CHANNELS)
     keys = load_rows(kv, sequence, head, row, n, 2 * CHANNELS, heads, channel, CHANNELS)
-    p, at, square = _weights(queries, keys, bias, padding, sequence, pair, row, n, PRECISION)
+    p = _weights(queries, keys, bias, padding, sequence, pair, row, n, PRECISION)
     values = load_rows(kv + CHANNELS, sequence, head, row, n, 2 * CHANNELS, heads, channel, CHANNELS)
     dy = load_rows(d_out, sequence, head, row, n, CHANNELS, heads, channel, CHANNELS)
     d_values = tl.dot(tl.trans(p.to(dy.dtype)), dy, input_precision=PRECISION)  # rows past n have dy = 0
     store_rows(d_kv + CHANNELS, d_values, sequence, head, row, n, 2 * CHANNELS, heads, channel, CHANNELS)
     dp = tl.dot(dy, tl.trans(values), input_precision=PRECISION)
     dx = p * (dp - tl.sum(p * dp, 1)[:, None])
-    tl.store(d_bias + at, dx.to(d_bias.dtype.element_ty), mask=square)
+    at, inside = _pairs(pair, row, n)
+    tl.store(d_bias + at, dx.to(d_bias.dtype.element_ty), mask=inside)
     d_queries = tl.dot(dx.to(keys.dtype), keys, input_precision=PRECISION)
     store_rows(d_q, d_queries, sequence, head, row, n, CHANNELS, heads, channel, CHANNELS)
     d_keys = tl.dot(tl.trans(dx.to(queries.dtype)), queries, input_precision=PRECISION)

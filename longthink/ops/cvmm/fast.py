@@ -19,38 +19,76 @@ from longthink.ops.kernels import product_precision
 
 
 @triton.jit
-def _lower_bound(keys, value, routes, top):
-    """How many of the sorted keys are below each value: powers of two are added while the answer allows."""
-    count = value * 0
-    step = tl.program_id(0) * 0 + top  # a constant, as which torch.compile sees it, cannot change in a loop
-    while step > 0:
-        probe = count + step
-        key = tl.load(keys + probe - 1, mask=probe <= routes, other=0).to(tl.int32)
-        count = tl.where((probe <= routes) & (key < value), probe, count)
-        step = step // 2
-    return count
+def _one_hot(e, lane):
+    """1 where a route chose the expert ``lane``, 0 elsewhere: [routes, lanes]."""
+    return (e.to(tl.int32)[:, None] == lane[None, :]).to(tl.int32)
 
 
-@triton.jit(do_not_specialize=["routes", "top", "tiles"])  # or every number of tokens would compile anew
-def _plan(keys, starts, tile_expert, tile_row, routes, top, tiles, EXPERTS: tl.constexpr, LANES: tl.constexpr,
-          ROWS: tl.constexpr, CHUNK: tl.constexpr):  # fmt: skip
-    """Program e writes where expert e starts and its tiles of ROWS routes; the one after the last, the unused tiles."""
+@triton.jit(do_not_specialize=["routes", "span"])  # or every number of tokens would compile anew
+def _count(experts, counts, routes, span, LANES: tl.constexpr, CHUNK: tl.constexpr):
+    """How many of its ``span`` routes chose each expert: a row of counts [blocks, lanes]."""
+    block = tl.program_id(0)
+    lane = tl.arange(0, LANES)
+    end = tl.minimum((block + 1) * span, routes)
+    number = tl.zeros([LANES], tl.int32)
+    for first in range(block * span, end, CHUNK):
+        route = first + tl.arange(0, CHUNK)
+        number += tl.sum(_one_hot(tl.load(experts + route, mask=route < end, other=-1), lane), 0)
+    tl.store(counts + block * LANES + lane, number)
+
+
+@triton.jit(do_not_specialize=["tiles"])
+def _plan(counts, places, starts, tile_expert, tile_row, tiles, EXPERTS: tl.constexpr, LANES: tl.constexpr,
+          BLOCKS: tl.constexpr, AT_ONCE: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr):  # fmt: skip
+    """Program e writes where expert e starts, where its routes of each block go, and its tiles of ROWS routes; the one
+    after the last, the unused tiles."""
     e = tl.program_id(0)
     lane = tl.arange(0, LANES)
-    start = _lower_bound(keys, lane, routes, top)
-    count = _lower_bound(keys, lane + 1, routes, top) - start
-    needed = (count + ROWS - 1) // ROWS
+    number = tl.zeros([LANES], tl.int32)
+    for block in range(0, BLOCKS, AT_ONCE):
+        some = (block + tl.arange(0, AT_ONCE))[:, None] * LANES + lane[None, :]
+        number += tl.sum(tl.load(counts + some), 0)
+    needed = (number + ROWS - 1) // ROWS
+    begin = tl.sum(tl.where(lane < e, number, 0), 0)
     first = tl.sum(tl.where(lane < e, needed, 0), 0)
-    mine = tl.sum(tl.where(lane == e, needed, 0), 0)
-    mine = tl.where(e == EXPERTS, tiles - first, mine)
-    begin = tl.sum(tl.where(lane == e, start, 0), 0)
+    mine = tl.where(e == EXPERTS, tiles - first, tl.sum(tl.where(lane == e, needed, 0), 0))
     tl.store(starts + e, begin)
-    done = 0
-    while done < mine:
+    if e < EXPERTS:
+        column = tl.arange(0, BLOCKS) * LANES + e
+        own = tl.load(counts + column)
+        tl.store(places + column, begin + tl.cumsum(own, 0) - own)
+    for done in range(0, mine, CHUNK):
         i = done + tl.arange(0, CHUNK)
         tl.store(tile_expert + first + i, tl.zeros([CHUNK], tl.int32) + e, mask=i < mine)
         tl.store(tile_row + first + i, begin + i * ROWS, mask=i < mine)
-        done += CHUNK
+
+
+@triton.jit(do_not_specialize=["routes", "span"])
+def _place(experts, places, order, routes, span, LANES: tl.constexpr, CHUNK: tl.constexpr):
+    """Write each route of a block to its place among the sorted ones; those of one expert keep their order."""
+    block = tl.program_id(0)
+    lane = tl.arange(0, LANES)
+    end = tl.minimum((block + 1) * span, routes)
+    next_place = tl.load(places + block * LANES + lane)
+    for first in range(block * span, end, CHUNK):
+        route = first + tl.arange(0, CHUNK)
+        chosen = _one_hot(tl.load(experts + route, mask=route < end, other=-1), lane)
+        earlier = tl.cumsum(chosen, 0) - chosen
+        place = tl.sum(chosen * (earlier + next_place[None, :]), 1)
+        tl.store(order + place, route, mask=route < end)
+        next_place += tl.sum(chosen, 0)
+
+
+@triton.jit(do_not_specialize=["numbers"])
+def _sum_routes(parts, total, numbers, first, width, K: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
+    """Columns of total [tokens, width] from the first on = the sum over k of parts [tokens, K, COLUMNS], in float32."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    token, column = at // COLUMNS, at % COLUMNS
+    inside = at < numbers
+    y = tl.zeros([BLOCK], tl.float32)
+    for k in tl.static_range(K):
+        y += tl.load(parts + (token * K + k) * COLUMNS + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(total + token * width + first + column, y.to(total.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -175,6 +213,11 @@ def _weight_gradient(left, right, d_weights, d_bias, order, starts, K: tl.conste
         tl.store(d_bias + e * OUT + column, bias.to(d_bias.dtype.element_ty), mask=first_of_column)
 
 
+_BLOCKS = 256  # of routes that are sorted side by side
+_BUFFER = 2
+"""How much larger than a sum over routes the memory may be that it goes through."""
+
+
 class Routes(NamedTuple):
     """Routes sorted by expert and cut into tiles, each of one expert."""
 
@@ -191,15 +234,23 @@ class Routes(NamedTuple):
 
 
 def _sort(experts: Tensor, number: int) -> Routes:
-    flat = experts.flatten().to(torch.int16 if number < 2**15 else torch.int32)  # short keys: fewer passes
-    keys, order = flat.sort(stable=True)
-    routes, rows = len(flat), _rows(len(flat), number)
+    """A counting sort: blocks of routes are counted, then each knows where its routes go. Nothing is compared."""
+    experts = experts.contiguous()
+    routes, rows = experts.numel(), _rows(experts.numel(), number)
     tiles = triton.cdiv(routes, rows) + number  # each expert wastes one at most
-    starts = torch.empty(number + 1, dtype=torch.int32, device=flat.device)
-    tile_expert = torch.empty(tiles, dtype=torch.int32, device=flat.device)
-    tile_row = torch.empty_like(tile_expert)
-    _plan[(number + 1,)](keys, starts, tile_expert, tile_row, routes, 1 << (routes.bit_length() - 1), tiles,
-                         EXPERTS=number, LANES=triton.next_power_of_2(number + 1), ROWS=rows, CHUNK=128)  # fmt: skip
+    lanes = max(16, triton.next_power_of_2(number))
+    chunk = max(16, min(256, 8192 // lanes))
+    span = chunk * triton.cdiv(routes, chunk * _BLOCKS)
+
+    def empty(*size: int) -> Tensor:
+        return torch.empty(size, dtype=torch.int32, device=experts.device)
+
+    counts, places = empty(_BLOCKS, lanes), empty(_BLOCKS, lanes)
+    order, starts, tile_expert, tile_row = empty(routes), empty(number + 1), empty(tiles), empty(tiles)
+    _count[(_BLOCKS,)](experts, counts, routes, span, LANES=lanes, CHUNK=chunk)
+    _plan[(number + 1,)](counts, places, starts, tile_expert, tile_row, tiles, EXPERTS=number, LANES=lanes,
+                         BLOCKS=_BLOCKS, AT_ONCE=max(1, min(_BLOCKS, 8192 // lanes)), ROWS=rows, CHUNK=128)  # fmt: skip
+    _place[(_BLOCKS,)](experts, places, order, routes, span, LANES=lanes, CHUNK=chunk)
     return Routes(order, starts, tile_expert, tile_row, experts.shape[1], rows)
 
 
@@ -249,18 +300,19 @@ def _multiply_and_sum(
 ) -> Tensor:
     """The products of each token's K routes, added up in a fixed order: [tokens, outputs].
 
-    They go through a buffer of about the size of the sum: as many columns at a time as there are routes a token.
+    They go through a buffer of at most about ``_BUFFER`` times the size of the sum: some of the columns at a time.
     """
     tokens, outputs = len(rows) // routes.k, weights.shape[2]
-    step = 128 * max(1, outputs // (128 * routes.k))
+    step = min(outputs, 128 * max(1, _BUFFER * outputs // (128 * routes.k)))
     total = torch.empty(tokens, outputs, dtype=kind, device=rows.device)
-    parts = torch.empty(tokens * routes.k * min(step, outputs), dtype=rows.dtype, device=rows.device)
+    parts = torch.empty(tokens, routes.k, step, dtype=rows.dtype, device=rows.device)
     for first in range(0, outputs, step):
         some = weights[:, :, first : first + step]
-        columns = some.shape[2]
-        part = parts[: tokens * routes.k * columns].view(tokens, routes.k, columns)
-        _multiply_rows(rows, some, part, routes, "place", "route", gates=gates)
-        total[:, first : first + columns] = part.sum(1, dtype=kind)
+        columns = some.shape[2]  # fewer in the last round, which then leaves the end of the buffer alone
+        _multiply_rows(rows, some, parts, routes, "place", "route", gates=gates)
+        numbers = tokens * columns
+        _sum_routes[(triton.cdiv(numbers, 1024),)](parts, total, numbers, first, outputs, K=routes.k,
+                                                   COLUMNS=columns, BLOCK=1024)  # fmt: skip
     return total
 
 
@@ -344,10 +396,10 @@ class _FeedForward(torch.autograd.Function):
             d_out, second, hidden, gates, d_gates, d_hidden, gated, routes.order, routes.starts, routes.tile_expert,
             routes.tile_row, K=routes.k, EXPERTS=routes.experts, WIDTH=width, SIZE=size, ROWS=routes.rows,
             COLUMNS=_tile(size), **_options(rows.dtype))  # fmt: skip
-        d_down, _ = _sum_products(gated, d_out, down, routes, "place", "token")
-        del gated, d_out  # what comes now may use their memory
-        d_up, d_bias = _sum_products(rows, d_hidden, up, routes, "token", "place", bias)
+        # First what needs a buffer: the weights' gradients may use its memory.
         d_x = _multiply_and_sum(d_hidden, first.mT, routes, ctx.kind) if ctx.needs_input_grad[0] else None
+        d_down, _ = _sum_products(gated, d_out, down, routes, "place", "token")
+        d_up, d_bias = _sum_products(rows, d_hidden, up, routes, "token", "place", bias)
         return d_x, None, d_gates, d_up, d_down, d_bias, None
 
 

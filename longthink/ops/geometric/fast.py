@@ -16,15 +16,21 @@ from torch import Tensor
 
 
 @triton.jit
-def _load_block(logits, direction, padding, head, i, start, n, heads, BLOCK: tl.constexpr, DIRECTED: tl.constexpr,
-                PADDED: tl.constexpr):  # fmt: skip
-    """Log P, log(1 - P), P, the keys' columns and which of them are there, for one block of ranks: [ROWS, BLOCK]."""
+def _keys(head, i, start, n, BLOCK: tl.constexpr):
+    """For one block of ranks the keys, which of them there are, where their pairs are, and who is to the right:
+    [ROWS, BLOCK]."""
     r = start + tl.arange(0, BLOCK)
     distance = (r // 2 + 1)[None, :]
     right = (r % 2 == 0)[None, :]
     key = tl.where(right, i[:, None] + distance, i[:, None] - distance)
     there = (key >= 0) & (key < n) & (i[:, None] < n)
-    place = (head * n + i[:, None]) * n + key
+    return key, there, (head * n + i[:, None]) * n + key, right
+
+
+@triton.jit
+def _load_block(logits, direction, padding, head, i, key, there, place, right, n, heads, DIRECTED: tl.constexpr,
+                PADDED: tl.constexpr):  # fmt: skip
+    """Log P, log(1 - P), and which keys are no padding: [ROWS, BLOCK]."""
     x = tl.load(logits + place, mask=there, other=0.0).to(tl.float32)
     if DIRECTED:
         sides = direction + (head * n + i) * 2
@@ -39,7 +45,7 @@ def _load_block(logits, direction, padding, head, i, start, n, heads, BLOCK: tl.
     tail = tl.log(1.0 + tl.exp(-tl.abs(x)))
     log_p = tl.minimum(x, 0.0) - tail
     log_rest = tl.where(present, -tl.maximum(x, 0.0) - tail, 0.0)
-    return log_p, log_rest, place, there, present, right
+    return log_p, log_rest, present
 
 
 @triton.jit
@@ -50,8 +56,9 @@ def _forward(logits, direction, padding, weights, n, heads, ROWS: tl.constexpr, 
     carried = tl.zeros([ROWS], tl.float32)
     start = 0
     while start < 2 * n - 2:  # the interpreter takes no range() of a run-time length
-        log_p, log_rest, place, there, present, _right = _load_block(
-            logits, direction, padding, head, i, start, n, heads, BLOCK, DIRECTED, PADDED)  # fmt: skip
+        key, there, place, right = _keys(head, i, start, n, BLOCK)
+        log_p, log_rest, present = _load_block(
+            logits, direction, padding, head, i, key, there, place, right, n, heads, DIRECTED, PADDED)  # fmt: skip
         passed = carried[:, None] + tl.cumsum(log_rest, 1) - log_rest
         a = tl.where(present, tl.exp(log_p + passed), 0.0)
         tl.store(weights + place, a.to(weights.dtype.element_ty), mask=there)
@@ -71,8 +78,9 @@ def _backward(logits, direction, padding, d_weights, d_logits, d_direction, n, h
     total = tl.zeros([ROWS], tl.float32)
     start = 0
     while start < 2 * n - 2:  # the interpreter takes no range() of a run-time length
-        log_p, log_rest, place, there, present, _right = _load_block(
-            logits, direction, padding, head, i, start, n, heads, BLOCK, DIRECTED, PADDED)  # fmt: skip
+        key, there, place, right = _keys(head, i, start, n, BLOCK)
+        log_p, log_rest, present = _load_block(
+            logits, direction, padding, head, i, key, there, place, right, n, heads, DIRECTED, PADDED)  # fmt: skip
         passed = carried[:, None] + tl.cumsum(log_rest, 1) - log_rest
         a = tl.where(present, tl.exp(log_p + passed), 0.0)
         total += tl.sum(tl.load(d_weights + place, mask=there, other=0.0).to(tl.float32) * a, 1)
@@ -85,8 +93,9 @@ def _backward(logits, direction, padding, d_weights, d_logits, d_direction, n, h
     d_after = tl.zeros([ROWS], tl.float32)
     start = 0
     while start < 2 * n - 2:  # the interpreter takes no range() of a run-time length
-        log_p, log_rest, place, there, present, right = _load_block(
-            logits, direction, padding, head, i, start, n, heads, BLOCK, DIRECTED, PADDED)  # fmt: skip
+        key, there, place, right = _keys(head, i, start, n, BLOCK)
+        log_p, log_rest, present = _load_block(
+            logits, direction, padding, head, i, key, there, place, right, n, heads, DIRECTED, PADDED)  # fmt: skip
         passed = carried[:, None] + tl.cumsum(log_rest, 1) - log_rest
         p = tl.exp(log_p)
         a = tl.where(present, tl.exp(log_p + passed), 0.0)

@@ -16,14 +16,19 @@ _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _logits(queries, keys, table, i, j, n, total, PRECISION: tl.constexpr):
-    """Logits to base 2 of a tile, and where in a table of scores its visible pairs are."""
+def _pairs(i, j, n, total):
+    """Which keys j the queries i see, and where in a table of scores by distance these pairs are."""
     seen = j[None, :] <= i[:, None] + (total - n)
-    there = seen & (i < n)[:, None]
-    at = i[:, None] * (total - 1) + (j[None, :] + n - 1)  # row i, column j - i + n - 1
+    return seen, i[:, None] * (total - 1) + (j[None, :] + n - 1)  # row i, column j - i + n - 1
+
+
+@triton.jit
+def _logits(queries, keys, table, i, j, n, total, PRECISION: tl.constexpr):
+    """Logits of a tile to base 2."""
+    seen, at = _pairs(i, j, n, total)
     s = tl.dot(queries, tl.trans(keys), input_precision=PRECISION)
-    s += tl.load(table + at, mask=there, other=0.0).to(tl.float32)
-    return tl.where(seen, s * _LOG2_E, float("-inf")), at, there
+    s += tl.load(table + at, mask=seen & (i < n)[:, None], other=0.0).to(tl.float32)
+    return tl.where(seen, s * _LOG2_E, float("-inf"))
 
 
 @triton.jit
@@ -41,7 +46,7 @@ def _forward(q, kv, scores, out, sums, n, total, heads, CHANNELS: tl.constexpr, 
     for start in range(0, end, COLUMNS):
         j = start + tl.arange(0, COLUMNS)
         keys = load_rows(kv, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
-        s, _at, _there = _logits(queries, keys, scores + table, i, j, n, total, PRECISION)
+        s = _logits(queries, keys, scores + table, i, j, n, total, PRECISION)
         new = tl.maximum(top, tl.max(s, 1))
         p, shrink = tl.exp2(s - new[:, None]), tl.exp2(top - new)
         values = load_rows(kv + CHANNELS, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
@@ -71,12 +76,18 @@ def _along_keys(q, kv, scores, out, sums, d_out, d_q, d_scores, deltas, n, total
         j = start + tl.arange(0, COLUMNS)
         keys = load_rows(kv, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
         values = load_rows(kv + CHANNELS, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
-        s, at, there = _logits(queries, keys, scores + table, i, j, n, total, PRECISION)
+        s = _logits(queries, keys, scores + table, i, j, n, total, PRECISION)
         dp = tl.dot(dy, tl.trans(values), input_precision=PRECISION)
         ds = tl.exp2(s - sum_i[:, None]) * (dp - delta[:, None])
-        tl.store(d_scores + table + at, ds.to(d_scores.dtype.element_ty), mask=there)
+        seen, at = _pairs(i, j, n, total)
+        tl.store(d_scores + table + at, ds.to(d_scores.dtype.element_ty), mask=seen & (i < n)[:, None])
         d_queries += tl.dot(ds.to(keys.dtype), keys, input_precision=PRECISION)
     store_rows(d_q, d_queries, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
+    for start in range(0, n - 1 - first, COLUMNS):  # distances that lie before the first key
+        column = start + tl.arange(0, COLUMNS)
+        before = (column[None, :] + i[:, None] < n - 1) & (i < n)[:, None]
+        zeros = tl.zeros([ROWS, COLUMNS], tl.float32).to(d_scores.dtype.element_ty)
+        tl.store(d_scores + table + i[:, None] * total + column[None, :], zeros, mask=before)
 
 
 @triton.jit
@@ -96,7 +107,7 @@ def _along_queries(q, kv, scores, sums, d_out, deltas, d_kv, n, total, heads, CH
         dy = load_rows(d_out, sequence, head, i, n, CHANNELS, heads, channel, CHANNELS)
         sum_i = tl.load(sums + tl.program_id(0) * n + i, mask=i < n, other=float("inf"))
         delta = tl.load(deltas + tl.program_id(0) * n + i, mask=i < n, other=0.0)
-        s, _at, _there = _logits(queries, keys, scores + table, i, j, n, total, PRECISION)
+        s = _logits(queries, keys, scores + table, i, j, n, total, PRECISION)
         p = tl.exp2(s - sum_i[:, None])
         d_values += tl.dot(tl.trans(p.to(dy.dtype)), dy, input_precision=PRECISION)
         ds = p * (tl.dot(dy, tl.trans(values), input_precision=PRECISION) - delta[:, None])
@@ -136,7 +147,7 @@ class _Read(torch.autograd.Function):
         q, kv, scores, out, sums = ctx.saved_tensors
         (batch, n, heads, channels), total = q.shape, kv.shape[1]
         d_q, d_kv, deltas = torch.empty_like(q), torch.empty_like(kv), torch.empty_like(sums)
-        d_scores = torch.zeros_like(scores)  # some distances lie before the first key
+        d_scores = torch.empty_like(scores)
         d_out, sizes = d_out.to(q.dtype).contiguous(), _sizes(channels, q.dtype)
         _along_keys[(batch * heads, triton.cdiv(n, sizes["ROWS"]))](
             q, kv, scores, out, sums, d_out, d_q, d_scores, deltas, n, total, heads, **sizes
