@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 
 class UserError(Exception):
@@ -51,6 +51,12 @@ _PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
 }
 
 
+def _plain(hint: Any) -> tuple[Any, bool]:
+    """What X | None asks for, and that None will do."""
+    parts = [part for part in get_args(hint) if part is not type(None)]
+    return (parts[0], True) if len(parts) == 1 and len(get_args(hint)) == 2 else (hint, False)
+
+
 def check_options(kind: str, make: Callable[..., Any], given: Mapping[str, Any]) -> None:
     """Complain about an option that ``make`` does not have, naming the nearest that it has, or not of that type."""
     parameters = inspect.signature(make).parameters
@@ -59,6 +65,9 @@ def check_options(kind: str, make: Callable[..., Any], given: Mapping[str, Any])
     for name, value in given.items():
         if name not in parameters and not passes_on:  # else whoever gets it complains
             raise unknown(f"option of {kind}", name, parameters)
-        types, words = _PLAIN.get(hints.get(name), ((), ""))
+        kind_of, optional = _plain(hints.get(name))
+        types, words = _PLAIN.get(kind_of, ((), ""))
+        if value is None and optional:
+            continue
         if types and (not isinstance(value, types) or (isinstance(value, bool) and bool not in types)):
             raise UserError(f"The option {name} of {kind} must be {words}, not {value!r}.")

@@ -73,12 +73,14 @@ def measure(
     With one stream and a memory as long as the text this is one long pass over the whole text. Every further stream
     begins without a memory, which costs a little; use few for a final number.
     """
+    if blocks is not None and blocks < 1:
+        raise UserError(f"At least 1 block must be measured, not {blocks}.")
     device = next(model.parameters()).device
     cost = torch.zeros((), dtype=torch.double, device=device)
     tokens = 0
     past: Memory | None = None
     with remembering(model, memory, farthest), torch.autocast(device.type, torch.bfloat16, enabled=half):
-        for number in range(min(stream.blocks, blocks or stream.blocks)):
+        for number in range(stream.blocks if blocks is None else min(stream.blocks, blocks)):
             batch = stream.block(number).to(device)
             context = model.look((batch.inputs, past))
             thought = think(model, None, steps, context=context)
@@ -104,7 +106,9 @@ def remembering(model: Language, positions: int | None, farthest: int | None = N
     """The model in evaluation, with a memory of this many positions and no larger distances; afterwards as it was."""
     if farthest is not None and (farthest < 0 or model.peri):
         raise UserError(f"Distances are at most 0 or more, not {farthest}, and relative ones: MoEUT's are not.")
-    relative = [part for part in model.modules() if isinstance(part, CausalRelativeAttention)]
+    if positions is not None and positions < 0:
+        raise UserError(f"A memory holds 0 positions or more, not {positions}.")
+    relative = {part: part.farthest for part in model.modules() if isinstance(part, CausalRelativeAttention)}
     before, training = model.evaluation_memory, model.training
     model.eval()
     if positions is not None:
@@ -115,6 +119,6 @@ def remembering(model: Language, positions: int | None, farthest: int | None = N
         yield
     finally:
         model.evaluation_memory = before
-        for part in relative:
-            part.farthest = None
+        for part, own in relative.items():
+            part.farthest = own
         model.train(training)

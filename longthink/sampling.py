@@ -112,7 +112,8 @@ def choose(logits: Tensor, style: Style, chance: float) -> int:
     kept = torch.arange(len(precise))
     if style.top_k is not None and style.top_k < len(precise):
         kept = precise.topk(style.top_k).indices.sort().values
-    chances = (precise[kept] / style.temperature).softmax(0).cumsum(0)
+    below = precise[kept] - precise.max()  # or the coldest would divide beyond all numbers
+    chances = (below / style.temperature).softmax(0).cumsum(0)
     place = int(torch.searchsorted(chances, chance * float(chances[-1]), right=True))
     return int(kept[min(place, len(kept) - 1)])
 
@@ -162,7 +163,8 @@ def write(
 ) -> Writing:
     """Go on with a prompt, or with nothing, as a document begins; ``show`` prints the text while it comes.
 
-    A prompt may have any length: it is read block by block, and what lies further back than the model's memory is
+    A prompt is taken for a place somewhere in a document, not for its beginning. It may have any length: it is read
+    block by block, and what lies further back than the model's memory is
     forgotten, as in any text.
     """
     task, model, style = loaded.task, loaded.model, style or Style()

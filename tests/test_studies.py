@@ -9,12 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from longthink.errors import UserError
+from longthink.models import build
+from longthink.perplexity import measure
 from longthink.recipes import recipes
 from longthink.studies import base, report, run, studies
 from longthink.studies.base import Exam, Row, Study
-from longthink.tasks import task
+from longthink.studies.language import Bits
+from longthink.tasks import Split, task
 from longthink.training.files import read_json
 from longthink.training.train import Job, TrainingOptions, train_together
 
@@ -251,3 +255,32 @@ def test_committed_tables_follow_from_the_stored_results(table: Path, tmp_path: 
         if folder.exists():
             shutil.copytree(folder, tmp_path / folder.name)
     assert report(study, tmp_path).read_text() == table.read_text()
+
+
+def test_texts_are_measured_as_their_exams_say(tmp_path: Path) -> None:
+    """Split, blocks, memory and the farthest distance all count."""
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"line {i * i}\n" for i in range(4_000)))
+    here = task("text", corpus=str(text), folder=str(tmp_path))
+    torch.manual_seed(0)
+    sizes = {"width": 16, "hidden": 32, "heads": 2, "distinct_steps": 1, "memory": 8}
+    model = build("language", **here.shape, **sizes).eval()
+    for part in model.parameters():
+        part.data.normal_(std=0.5)  # so that every place counts
+
+    def measured(exam: Bits) -> float:
+        found = exam.measure(model, here, half=False)
+        assert found["samples"] == found["tokens"] == exam.samples * 8
+        return exam.value(found)
+
+    def whole(split: Split, blocks: int, **options: int) -> float:
+        return measure(model, here.stream(split, 4, 8), 1, blocks=blocks, **options).bits_per_byte
+
+    exam = Bits("test", 8, 32, 1, streams=4)
+    assert measured(exam) == pytest.approx(whole("test", 8))
+    assert measured(replace(exam, samples=16)) == pytest.approx(whole("test", 4))
+    assert measured(replace(exam, split="valid")) == pytest.approx(whole("valid", 8))
+    assert measured(replace(exam, memory=3)) == pytest.approx(whole("test", 8, memory=3))
+    assert measured(replace(exam, farthest=2)) == pytest.approx(whole("test", 8, farthest=2))
+    values = {measured(one) for one in (exam, replace(exam, memory=3), replace(exam, farthest=2))}
+    assert len(values) == 3

@@ -1,4 +1,4 @@
-"""Which experts of a mixture are used at each step, how evenly, and which are used together? (section 7.6)
+"""Which experts of a mixture are used at each step, how evenly, and which are used together? (section 7.5.3 and F.1.4)
 
 Any model that notes "experts" and "gates" [batch, n, k] and "usage" [batch, experts] can be seen; a step of several
 layers shows the last of them.

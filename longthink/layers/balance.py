@@ -13,6 +13,8 @@ from longthink.layers.selection import Chosen
 from longthink.registry import Registry
 
 balances: Registry[Callable[[Chosen], Tensor]] = Registry("balancing loss")
+_NOTHING = -1e4
+"""Log of a chance that is zero in every precision."""
 
 
 @balances.add("entropy")
@@ -24,7 +26,7 @@ def entropy(chosen: Chosen) -> Tensor:
     number = _number(chosen)
     log_number = number.clamp_min(1).log() if isinstance(number, Tensor) else math.log(max(1, number))
     log_p = log_sum(each, chosen.training) - log_number
-    return (log_p.exp() * log_p).sum()
+    return (log_p.exp() * log_p.clamp_min(_NOTHING)).sum()  # 0 log 0 = 0, where there are no tokens
 
 
 @balances.add("switch")
@@ -33,6 +35,7 @@ def switch(chosen: Chosen) -> Tensor:
     experts = chosen.scores.shape[-1]
     counted = _counted(chosen)
     number = _number(chosen)
+    number = number.clamp_min(1) if isinstance(number, Tensor) else max(1, number)
     p = pooled((chosen.scores * counted[..., None]).flatten(0, -2).sum(0), chosen.training) / number
     f = pooled((usage(chosen) * counted.sum(1, keepdim=True)).sum(0), chosen.training) / number
     return experts * f @ p
@@ -56,8 +59,8 @@ def usage(chosen: Chosen) -> Tensor:
     """The fraction of each sample's tokens that go to each expert: [batch, experts]. Rows sum to k."""
     batch, experts = len(chosen.scores), chosen.scores.shape[-1]
     weight = _counted(chosen)
-    routes = chosen.experts.reshape(batch, -1)
-    each = weight[..., None].expand(chosen.experts.shape).reshape(batch, -1)
+    routes = chosen.experts.flatten(1)
+    each = weight[..., None].expand(chosen.experts.shape).flatten(1)
     counts = each.new_zeros(batch, experts).scatter_add(1, routes, each)
     return counts / weight.sum(1, keepdim=True).clamp_min(1)
 

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longthink.errors import UserError, unknown
+from longthink.errors import UserError, check_options, unknown
 from longthink.layers.balance import balances, usage
 from longthink.layers.dropout import dropout
 from longthink.layers.feedforward import ACTIVATIONS, FeedForward, feedforwards, note_active
 from longthink.layers.selection import Chosen, Selection, selections
-from longthink.ops.cvmm import cvmm, expert_feedforward
+from longthink.ops.cvmm import cvmm, expert_feedforward, sorted_routes
 from longthink.think import note, wanted
 
 INITIALISATIONS = ("dense", "standard", "switch")
@@ -25,7 +25,7 @@ class Experts(FeedForward):
 
     ``dropout`` is the standard one, on the experts' hidden units; the selection drops whole experts. ``layers`` is the
     number of residual layers of the model. Initialisations: "dense" as the dense layer of the same d_ff, with selector
-    rows of equal length (7.4); "standard", each expert on its own; "switch", variance 0.1 / fan-in.
+    rows of equal length (section 7.4); "standard", each expert on its own; "switch", variance 0.1 / fan-in.
     """
 
     def __init__(
@@ -86,12 +86,13 @@ class Experts(FeedForward):
         if fused and not wanted("active"):  # the fused one does not show its hidden units
             y = expert_feedforward(tokens, experts, gates, self.up, self.down, self.up_bias)
         else:
-            u = cvmm(tokens, experts, self.up)
+            routes = sorted_routes(tokens, experts, len(self.up))
+            u = cvmm(tokens, experts, self.up, routes)
             if self.up_bias is not None:
                 u = u + self.up_bias[experts].to(u.dtype)
             u = dropout(ACTIVATIONS[self.activation](u), self.dropout, self.training)
             note_active(u.unflatten(0, x.shape[:-1]).flatten(-2))
-            y = cvmm((u * gates[..., None]).to(u.dtype), experts, self.down).sum(1, dtype=u.dtype)
+            y = cvmm((u * gates[..., None]).to(u.dtype), experts, self.down, routes).sum(1, dtype=u.dtype)
         if self.down_bias is not None:
             y = y + self.down_bias.to(y.dtype)
         return y.view(x.shape)
@@ -109,9 +110,9 @@ def mixture(
     **options: Any,
 ) -> Experts:
     """A mixture by the names of its parts: ``mixture(412, 2048, experts=16, k=4, selection="sigmoid")``."""
-    kind = selections[selection]
-    try:
-        chooser = kind(width, experts, k, expert_dropout, **(selection_options or {}))
-        return Experts(width, hidden, chooser, **options)
-    except TypeError as error:
-        raise UserError(f"A mixture with selection {selection!r} does not take these options: {error}.") from error
+    kind, more = selections[selection], selection_options or {}
+    if not isinstance(more, Mapping):
+        raise UserError(f"selection_options are options by name, not {more!r}.")
+    check_options(f"the selection {selection!r}", kind, more)
+    check_options("a mixture of experts", Experts, options)
+    return Experts(width, hidden, kind(width, experts, k, expert_dropout, **more), **options)

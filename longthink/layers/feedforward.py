@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from longthink.errors import UserError, unknown
+from longthink.errors import UserError, check_options, unknown
 from longthink.layers.dropout import dropout
 from longthink.layers.linear import Linear
 from longthink.registry import Registry
@@ -37,10 +37,8 @@ class FeedForward(nn.Module):
 def feedforward(kind: str, width: int, hidden: int, **options: Any) -> FeedForward:
     """A new layer of this kind; a sentence where it does not take these options."""
     make = feedforwards[kind]
-    try:
-        return make(width, hidden, **options)
-    except TypeError as error:
-        raise UserError(f"The feed-forward kind {kind!r} does not take these options: {error}.") from None
+    check_options(f"the feed-forward kind {kind!r}", make, options)
+    return make(width, hidden, **options)
 
 
 @feedforwards.add("dense")
@@ -62,6 +60,8 @@ class Dense(FeedForward):
             raise UserError(f"A feed-forward layer needs 1 hidden unit or more, not {hidden}.")
         if activation not in ACTIVATIONS:
             raise unknown("activation", activation, ACTIVATIONS)
+        if output_gain not in _GAINS:
+            raise unknown("output_gain", output_gain, _GAINS)
         self.up, self.down = Linear(width, hidden), Linear(hidden, width)
         self.activation, self.dropout, self.noted = ACTIVATIONS[activation], dropout, noted
         nn.init.xavier_uniform_(self.up.weight, _GAINS[activation])

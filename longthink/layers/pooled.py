@@ -19,7 +19,10 @@ def pooled(own: Tensor, training: bool) -> Tensor:
 def log_sum(each: Tensor, training: bool) -> Tensor:
     """Log of the sum of exp(each) [tokens, experts] over the tokens of all devices."""
     own = each.logsumexp(0)
-    return pooled(own.exp(), training).log() if several(training) else own
+    if not several(training):
+        return own
+    most = _largest(own.detach())  # a sum of very small numbers would be zero
+    return pooled((own - most).exp(), training).log() + most
 
 
 def several(training: bool) -> bool:
@@ -46,6 +49,14 @@ class _Sum(torch.autograd.Function):
 
 
 @torch.compiler.disable  # a collective is no part of a compiled graph
+def _largest(own: Tensor) -> Tensor:
+    """Of all devices; zero where all have nothing."""
+    most = own.clone()
+    torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
+    return most.masked_fill(most == -torch.inf, 0.0)
+
+
+@torch.compiler.disable
 def _sum(own: Tensor) -> Tensor:
     total: Tensor = _Sum.apply(own)
     return total

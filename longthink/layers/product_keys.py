@@ -55,7 +55,8 @@ class ProductKeys(FeedForward):
         self.query = nn.Linear(width, heads * width, bias=False) if project_query else None
         self.keys = nn.Parameter(torch.empty(2, heads, self.half_keys, width // 2))
         self.values = nn.Parameter(torch.empty(hidden, width))
-        # As the dense layer that it approximates (7.4). Summed over heads, a score has as many times the variance.
+        # As the dense layer that it approximates (section 7.4). Summed over heads, a score has as many times the
+        # variance.
         summed = heads if k is None else 1
         nn.init.normal_(self.keys, std=math.sqrt(2 / (width * layers * summed)))
         nn.init.normal_(self.values, std=math.sqrt(2 / (hidden * layers)))

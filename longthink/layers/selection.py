@@ -172,8 +172,8 @@ class Switch(Softmax):
         self, width: int, experts: int, k: int = 1, expert_dropout: float = 0.0, capacity: float | None = None
     ) -> None:
         super().__init__(width, experts, k, expert_dropout)
-        if capacity is not None and capacity <= 0:
-            raise UserError(f"The capacity factor must be above 0, not {capacity}.")
+        if capacity is not None and not (math.isfinite(capacity) and capacity > 0):
+            raise UserError(f"The capacity factor must be a number above 0, not {capacity}.")
         self.capacity = capacity
 
     def gates(
@@ -227,10 +227,10 @@ def balanced_assignment(logits: Tensor, rounds: int, there: Tensor | None = None
     """
     tokens, experts = logits.shape
     if there is None and not several(training):
-        log_share: Tensor | float = math.log(tokens / experts)
+        log_share: Tensor | float = math.log(max(1, tokens) / experts)
     else:
         number = logits.new_full((), tokens) if there is None else there.sum().to(logits.dtype)
-        log_share = (pooled(number, training) / experts).log()
+        log_share = (pooled(number, training).clamp_min(1) / experts).log()
     of_expert = logits.new_zeros(experts)
     for _ in range(rounds):
         of_token = -(logits + of_expert).logsumexp(1, keepdim=True)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from longthink.errors import UserError
+from longthink.errors import UserError, check_options
 from longthink.layers.balance import balances
 from longthink.layers.causal import CausalRelativeAttention
 from longthink.layers.decoder import PeriNormLayer, PreNormLayer, Updated, joined
@@ -240,10 +240,8 @@ def moeut(vocabulary: int, classes: int, **options: Any) -> Language:
 def _switch_head(
     width: int, heads: int, head_size: int | None, dropout: float, layers: int, options: dict[str, Any]
 ) -> SwitchHead:
-    try:
-        return SwitchHead(width, heads, head_size, dropout, layers=layers, **options)
-    except TypeError as error:
-        raise UserError(f"MoEUT's attention does not take these options: {error}.") from None
+    check_options("MoEUT's attention", SwitchHead, options)
+    return SwitchHead(width, heads, head_size, dropout, layers=layers, **options)
 
 
 @torch.no_grad()

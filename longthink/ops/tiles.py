@@ -16,11 +16,16 @@ LONGEST = 64
 
 
 @triton.jit
-def load_rows(base, sequence, head, place, length, stride, heads, channel, CHANNELS: tl.constexpr):
-    """Vectors [places, D] of one head of one sequence out of [batch, length, heads, stride]; zeros outside."""
-    inside = (place < length)[:, None] & (channel < CHANNELS)[None, :]
+def load_rows(base, sequence, head, place, length, stride, heads, channel, CHANNELS: tl.constexpr,
+              INSIDE: tl.constexpr = False):  # fmt: skip
+    """Vectors [places, D] of one head of one sequence out of [batch, length, heads, stride]; zeros outside.
+
+    ``INSIDE`` where all of the places are known to be there.
+    """
     at = ((sequence * length + place) * heads + head)[:, None] * stride + channel[None, :]
-    return tl.load(base + at, mask=inside, other=0.0)
+    if INSIDE and channel.shape[0] == CHANNELS:
+        return tl.load(base + at)
+    return tl.load(base + at, mask=(place < length)[:, None] & (channel < CHANNELS)[None, :], other=0.0)
 
 
 @triton.jit

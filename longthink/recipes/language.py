@@ -5,7 +5,7 @@ Names are corpus, size where there are several, feed-forward kind: ``enwik8-sigm
 ``text-...`` are enwik8's networks on the sources of Python, which need no download. What a text needs beside the usual:
 the difficulty is the length of a block, ``batch`` the number of streams, an epoch 1,000 updates whatever the corpus.
 On Python's sources 41M parameters are trained for 3,000 updates (minutes on a GPU), in epochs of 500: that is 9 MB five
-times, and of ``task.corpus=sources`` 49 of 71 MB once.
+times, and of ``task.corpus=sources`` 49 of 64 MB once.
 
 Where the text and the public code differ we follow the text: gradients are clipped at 0.25 (the code: the dense 47M
 model at 0.1), WT-B drops experts with 0.2 (the code: 0.1), Switch has the loss of Eq. 7.16 (the code: a mean over

@@ -115,7 +115,7 @@ add(
         "Language models of 41M parameters on the sources of Python, PyTorch, SymPy and NetworkX",
         "Tables 7.1-7.3",
         ROWS,
-        "Nothing is read twice: 3,000 updates read 49 of 71 MB, where those of language.md read 9 MB five times. And "
+        "Nothing is read twice: 3,000 updates read 49 of 64 MB, where those of language.md read 9 MB five times. And "
         "the rate is the best of three for dense layers (language-rates.json), after a short warm-up, where that of "
         "language.md is the published one for 100,000 updates. ",
         ("task.corpus=sources", "learning_rate=0.001", "warmup_updates=100"),

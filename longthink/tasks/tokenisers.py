@@ -62,7 +62,8 @@ class SentencePiece:
         try:
             self._processor.LoadFromSerializedProto(model)
         except RuntimeError as error:
-            raise UserError(f"This is not a SentencePiece model ({_reason(error)}); train it again.") from None
+            reason = f" ({_reason(error)})" if _reason(error) else ""
+            raise UserError(f"This is not a SentencePiece model{reason}; train it again.") from None
         self.vocabulary = int(self._processor.GetPieceSize())
         self.unknown = int(self._processor.unk_id())
         self._newline = int(self._processor.PieceToId("\n"))

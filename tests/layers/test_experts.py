@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longthink.errors import UserError
+from longthink.layers import pooled
 from longthink.layers.balance import balances, usage
 from longthink.layers.experts import Experts, mixture
 from longthink.layers.selection import Chosen, balanced_assignment, queue_places, selections
@@ -423,3 +424,52 @@ def test_bad_options_get_one_sentence(options: dict) -> None:
         mixture(**{"width": 8, "hidden": 16, "experts": 4, "k": 2, **options})
     assert str(error.value).endswith((".", "?"))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("selection", list(selections))
+@pytest.mark.parametrize("balance", list(balances))
+@pytest.mark.parametrize("shape", [(0, 3, 16), (2, 0, 16), (2, 3, 16)])
+def test_no_tokens_ask_for_nothing(selection: str, balance: str, shape: tuple[int, ...]) -> None:
+    layer = mixture(16, 32, 4, 2, selection, balance=balance, balance_weight=1.0).train()
+    x = torch.randn(shape, requires_grad=True)
+    y, asked = layer.forward_with_balance(x, torch.ones(shape[:2], dtype=torch.bool))  # all of it is padding
+    assert asked.item() == 0
+    (y.sum() + asked).backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+
+
+def test_experts_that_nobody_likes_have_a_share_of_zero() -> None:
+    logits = torch.tensor([[[0.0, 110.0, 1.0], [0.0, 120.0, 3.0]]], requires_grad=True)
+    chosen = Chosen(torch.ones(1, 2, 1, dtype=torch.long), torch.ones(1, 2, 1), logits, logits.sigmoid())
+    loss = balances["entropy"](chosen)
+    loss.backward()
+    assert loss.item() == pytest.approx(0, abs=1e-6)
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"selection": "switch", "k": 1, "selection_options": {"capacity": math.nan}}, "above 0, not nan"),
+        ({"selection": "switch", "k": 1, "selection_options": {"capacity": "a"}}, "must be a number, not 'a'"),
+        ({"selection": "sinkhorn", "selection_options": {"rounds": 1.5}}, "must be a whole number, not 1.5"),
+        ({"selection_options": 3}, "options by name, not 3"),
+        ({"dropuot": 0.1}, "did you mean 'dropout'"),
+    ],
+)
+def test_options_that_are_no_such_thing_get_a_sentence(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        mixture(16, 32, **{"experts": 4, "k": 2, **options})
+
+
+def test_sums_over_devices_bear_small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pooled, "several", lambda training: True)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_: None)  # one that is not alone, with idle others
+    each = torch.tensor([[0.0, 110.0, -torch.inf], [-130.0, 120.0, -torch.inf]], dtype=torch.double) - 120
+    each.requires_grad_()
+    found = pooled.log_sum(each.float(), training=True)
+    torch.testing.assert_close(found.double(), each.logsumexp(0))
+    found[:2].sum().backward()
+    torch.testing.assert_close(each.grad[:, :2], each.detach().softmax(0)[:, :2], rtol=1e-5, atol=1e-6)

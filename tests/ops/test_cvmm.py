@@ -124,6 +124,35 @@ def test_kernels_equal_plain_in_the_interpreter() -> None:
     assert_equal_in_the_interpreter(INTERPRETED)
 
 
+SORTED = """
+import longthink.ops.cvmm.fast as fast
+from longthink.ops.cvmm.plain import plain_feedforward
+from tests.ops.test_cvmm import FEEDFORWARD, problem
+
+fast._rows = lambda routes, experts: 16
+for blocks in (2, 4):
+    fast._BLOCKS = blocks
+    for routes, number in [(1, 1), (700, 3), (3000, 130), (2600, 1), (513, 40)]:  # many chunks a block, many tiles
+        experts = torch.randint(number, (routes, 1), generator=torch.Generator().manual_seed(routes))
+        found = fast.sort_routes(experts, number)
+        assert torch.equal(found.order.long(), experts[:, 0].argsort(stable=True))
+        counts = torch.bincount(experts[:, 0], minlength=number)
+        assert found.starts.tolist() == [0, *counts.cumsum(0).tolist()]
+        tiles = [(e, int(found.starts[e]) + at) for e in range(number) for at in range(0, int(counts[e]), 16)]
+        used = found.tile_expert < number
+        assert list(zip(found.tile_expert[used].tolist(), found.tile_row[used].tolist())) == tiles
+        assert used.tolist() == sorted(used.tolist(), reverse=True)
+
+tensors = problem(9, 4, 5, 300, 16)  # three rounds of columns, the last one shorter
+arguments = [tensors[name] if name == "experts" else tensors[name].float() for name in FEEDFORWARD]
+torch.testing.assert_close(fast.fast_feedforward(*arguments), plain_feedforward(*arguments), rtol=1e-4, atol=1e-5)
+"""
+
+
+def test_routes_are_sorted_in_blocks_and_summed_in_rounds() -> None:
+    assert_equal_in_the_interpreter(SORTED)
+
+
 SHAPES = {
     "one token": (1, 1, 1, 16, 16, 0),
     "odd sizes": (77, 3, 5, 33, 17, 1),
@@ -132,6 +161,7 @@ SHAPES = {
     "few tokens": (5, 4, 128, 128, 64, 0),
     "wide experts": (700, 1, 4, 256, 512, 1),
     "benchmark": (4096, 4, 32, 512, 128, 0),
+    "many routes": (32_768, 4, 24, 32, 16, 2),
 }
 
 

@@ -44,10 +44,19 @@ def check(choose: Callable[[Tensor, int], Tensor], device: str, rows: int) -> No
             assert (found.sort(-1).values.diff(dim=-1) > 0).all()  # none twice
 
 
+def special(choose: Callable[[Tensor, int], Tensor], device: str) -> None:
+    """What is not a number counts as the largest, as in PyTorch, whatever its sign; of equals the first is taken."""
+    scores = torch.tensor([[torch.inf, 1.0, torch.nan, -torch.inf, 2.0]], device=device)
+    assert choose(scores, 3).tolist() == [[2, 0, 4]]
+    assert choose(-scores, 3).tolist() == [[2, 3, 1]]
+    assert choose(torch.tensor([[-0.0, 0.0, 1.0, 1.0, 0.0]], device=device), 4).tolist() == [[2, 3, 0, 1]]
+
+
 INTERPRETED = """
 from longthink.ops.largest.fast import fast_largest
-from tests.ops.test_largest import check
+from tests.ops.test_largest import check, special
 check(fast_largest, "cpu", 9)
+special(fast_largest, "cpu")
 """
 
 
@@ -59,5 +68,4 @@ def test_kernel_equals_pytorch_in_the_interpreter() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the compiled kernels need a GPU")
 def test_kernel_equals_pytorch_on_a_gpu() -> None:
     check(largest, "cuda", 1000)
-    scores = torch.tensor([[torch.inf, 1.0, torch.nan, -torch.inf, 2.0]], device="cuda")
-    assert largest(scores, 3).tolist() == [[2, 0, 4]]  # what is not a number counts as the largest, as in PyTorch
+    special(largest, "cuda")

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from longthink.ops.cvmm import plain
 from longthink.ops.cvmm.plain import plain_cvmm, plain_feedforward
 from longthink.ops.kernels import can_run
 
 
-def cvmm(x: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
+def cvmm(x: Tensor, experts: Tensor, weights: Tensor, routes: Any = None) -> Tensor:
     """x W[e] for every chosen expert: [tokens, K, outputs].
 
     ``x`` is [tokens, inputs], or [tokens, K, inputs] with a vector for each choice; ``experts`` [tokens, K];
-    ``weights`` [experts, inputs, outputs]. Any number of tokens may choose an expert, none too.
+    ``weights`` [experts, inputs, outputs]. Any number of tokens may choose an expert, none too. ``routes``: the same
+    choices as ``sorted_routes`` gave them for an ``x`` of this kind, where several products share them.
     """
     kind = _kind(x)
-    if len(x) and can_run(x, kind):
+    routes = sorted_routes(x, experts, len(weights)) if routes is None else routes
+    if _fast(x, kind):
         from longthink.ops.cvmm.fast import fast_cvmm
 
-        return fast_cvmm(x, experts, weights, kind)
-    return plain_cvmm(x.to(kind), experts, weights.to(kind))
+        return fast_cvmm(x, experts, weights, kind, routes)
+    return plain_cvmm(x.to(kind), experts, weights.to(kind), routes)
+
+
+def sorted_routes(x: Tensor, experts: Tensor, number: int) -> Any:
+    """The choices in order of their experts, for products of ``x`` with the matrices of this ``number`` of experts."""
+    if _fast(x, _kind(x)):
+        from longthink.ops.cvmm.fast import sort_routes
+
+        return sort_routes(experts, number)
+    return plain.sort_routes(experts, number)
 
 
 def expert_feedforward(
@@ -32,12 +46,16 @@ def expert_feedforward(
     size, width], ``bias`` [experts, size].
     """
     kind = _kind(x)
-    if len(x) and can_run(x, kind):
+    if _fast(x, kind):
         from longthink.ops.cvmm.fast import fast_feedforward
 
         return fast_feedforward(x, experts, gates, up, down, bias, kind)
     cast = None if bias is None else bias.to(kind)
     return plain_feedforward(x.to(kind), experts, gates, up.to(kind), down.to(kind), cast)
+
+
+def _fast(x: Tensor, kind: torch.dtype) -> bool:
+    return len(x) > 0 and can_run(x, kind)
 
 
 def _kind(x: Tensor) -> torch.dtype:

@@ -233,7 +233,7 @@ class Routes(NamedTuple):
         return len(self.starts) - 1
 
 
-def _sort(experts: Tensor, number: int) -> Routes:
+def sort_routes(experts: Tensor, number: int) -> Routes:
     """A counting sort: blocks of routes are counted, then each knows where its routes go. Nothing is compared."""
     experts = experts.contiguous()
     routes, rows = experts.numel(), _rows(experts.numel(), number)
@@ -338,18 +338,18 @@ def _sum_products(
 
 class _Conditional(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, experts: Tensor, weights: Tensor, kind: torch.dtype) -> Tensor:
-        routes = _sort(experts, len(weights))
+    def forward(ctx: Any, x: Tensor, weights: Tensor, kind: torch.dtype, *parts: Any) -> Tensor:
+        routes = Routes(*parts)
         rows, matrices = x.to(kind).contiguous(), weights.to(kind).contiguous()
         source = "token" if x.dim() == 2 else "route"
-        out = torch.empty(*experts.shape, weights.shape[2], dtype=kind, device=x.device)
+        out = torch.empty(len(x), routes.k, weights.shape[2], dtype=kind, device=x.device)
         _multiply_rows(rows, matrices, out, routes, source, "route")
         ctx.save_for_backward(rows, matrices, weights, *routes[:4])
         ctx.rest, ctx.source, ctx.kind = routes[4:], source, x.dtype
         return out
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         rows, matrices, weights, *tensors = ctx.saved_tensors
         routes = Routes(*tensors, *ctx.rest)
         d_out = d_out.to(rows.dtype).contiguous()
@@ -358,9 +358,9 @@ class _Conditional(torch.autograd.Function):
             d_x = torch.empty(*d_out.shape[:2], rows.shape[-1], dtype=rows.dtype, device=rows.device)
             _multiply_rows(d_out, matrices.mT, d_x, routes, "route", "route")
             d_x = d_x.sum(1, dtype=ctx.kind) if ctx.source == "token" else d_x.to(ctx.kind)
-        if ctx.needs_input_grad[2]:
+        if ctx.needs_input_grad[1]:
             d_weights, _ = _sum_products(rows, d_out, weights, routes, ctx.source, "route")
-        return d_x, None, d_weights, None
+        return d_x, d_weights, *(None,) * (1 + len(routes))
 
 
 class _FeedForward(torch.autograd.Function):
@@ -375,7 +375,7 @@ class _FeedForward(torch.autograd.Function):
         bias: Tensor | None,
         kind: torch.dtype,
     ) -> Tensor:
-        routes = _sort(experts, len(up))
+        routes = sort_routes(experts, len(up))
         gates = gates.contiguous()
         rows, first, second = x.to(kind).contiguous(), up.to(kind).contiguous(), down.to(kind).contiguous()
         shift = None if bias is None else bias.contiguous()
@@ -403,9 +403,12 @@ class _FeedForward(torch.autograd.Function):
         return d_x, None, d_gates, d_up, d_down, d_bias, None
 
 
-def fast_cvmm(x: Tensor, experts: Tensor, weights: Tensor, kind: torch.dtype | None = None) -> Tensor:
+def fast_cvmm(
+    x: Tensor, experts: Tensor, weights: Tensor, kind: torch.dtype | None = None, routes: Routes | None = None
+) -> Tensor:
     """``kind`` is the precision to multiply in; the gradients have the precision of what they belong to."""
-    result: Tensor = _Conditional.apply(x, experts, weights, kind or x.dtype)
+    routes = routes or sort_routes(experts, len(weights))
+    result: Tensor = _Conditional.apply(x, weights, kind or x.dtype, *routes)
     return result
 
 

@@ -26,8 +26,8 @@ def sort_routes(experts: Tensor, number: int) -> Sorted:
     return Sorted(order, order.argsort(), torch.bincount(flat, minlength=number).tolist())
 
 
-def plain_cvmm(x: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
-    routes = sort_routes(experts, len(weights))
+def plain_cvmm(x: Tensor, experts: Tensor, weights: Tensor, routes: Sorted | None = None) -> Tensor:
+    routes = routes or sort_routes(experts, len(weights))
     rows = x[routes.order // experts.shape[1]] if x.dim() == 2 else x.flatten(0, 1)[routes.order]
     return _grouped(rows, routes.counts, weights)[routes.back].unflatten(0, experts.shape)
 

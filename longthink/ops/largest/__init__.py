@@ -15,7 +15,7 @@ def largest(scores: Tensor, k: int) -> Tensor:
 
     Numbers that are minus infinity are chosen when there is nothing else, and never one twice.
     """
-    few = scores.shape[-1] <= MOST_NUMBERS and k <= MOST_CHOSEN
+    few = k <= scores.shape[-1] <= MOST_NUMBERS and k <= MOST_CHOSEN
     if few and scores.dtype == torch.float32 and scores.numel() and can_run(scores):
         from longthink.ops.largest.fast import fast_largest
 

@@ -16,9 +16,11 @@ def _largest(scores, places, rows, N: tl.constexpr, K: tl.constexpr, LANES: tl.c
     lane = tl.arange(0, LANES)
     at = row[:, None] * N + lane[None, :]
     there = (row < rows)[:, None] & (lane < N)[None, :]
-    bits = tl.load(scores + at, mask=there, other=0.0).to(tl.int32, bitcast=True)
+    numbers = tl.load(scores + at, mask=there, other=0.0) + 0.0  # zero has one sign
+    bits = numbers.to(tl.int32, bitcast=True)
     # Whole numbers in the order of the floats, and of equals the first is the largest: one number says value and place.
-    ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
+    ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    ordered = tl.where(numbers == numbers, ordered, 0x7FFFFFFF).to(tl.int64)  # not a number: the largest, as in torch
     left = tl.where(there, (ordered << 32) | (LANES - 1 - lane)[None, :], _TAKEN)
     for k in tl.static_range(K):
         best = tl.max(left, 1)
