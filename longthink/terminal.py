@@ -167,7 +167,8 @@ def report(solution: Solution) -> None:
     else:
         if "\n" not in solution.problem:  # a maze is part of its answer
             print(f"problem  {solution.problem}")
-        truth = "the same" if solution.truth == solution.answer else solution.truth or "not known"
+        short = len(solution.answer) <= 3
+        truth = "the same" if solution.truth == solution.answer and not short else solution.truth or "not known"
         for label, text in (("answer", solution.answer), ("truth", truth)):
             print(f"{label}\n{text}" if "\n" in text else f"{label:<9}{text}")
     verdict = {True: "yes", False: "no", None: "not known"}[solution.solved]

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -92,6 +93,16 @@ def test_solves_typed_problems(
     assert json_of(capsys, "solve", "mazes", "-")["answer"] == by_file["answer"]
     monkeypatch.setattr(sys, "stdin", io.StringIO(by_file["problem"]))
     assert json_of(capsys, "solve", "mazes", "-")["problem"] == by_file["problem"]
+
+
+def test_routers_are_asked_for_more_than_they_were_trained_on(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, depth in (("ctl", 10), ("arithmetic", 8), ("listops", 8)):
+        found = json_of(capsys, "solve", name, "--seed", "1")
+        assert (found["size"], found["solved"]) == (depth, True)
+    assert main(["solve", "arithmetic", "((4*7)+2)"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^answer +0$", shown, re.MULTILINE)
+    assert re.search(r"^truth +0$", shown, re.MULTILINE)
 
 
 def test_models_that_answer_while_they_read(capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,6 +70,8 @@ def test_a_run_that_stopped_before_its_first_metrics_is_tested_all_the_same(tmp_
     (file,) = run(curves, [0], ("recall",), tmp_path / "results", options, [*SMALL, "train_samples=2000"])
     stored = read_json(file)
     assert stored["training"] == {"update": [], "loss": []}
+    assert stored["finished"] is None
+    assert re.search(r"\| \d+ of 200, stopped \|", report(curves, tmp_path / "results").read_text())
     assert stored["exams"].keys() == {"8 bits", "mixed"}
     assert (report(curves, tmp_path / "results").parent / "toy-learning.png").exists()
 
@@ -110,6 +112,7 @@ def test_a_study_from_training_to_table(tmp_path: Path) -> None:
     recall, forward = read_json(files[0]), read_json(files[2])
     assert recall["exams"]["8 bits"]["steps"] == [10, 20, 30, 40]
     assert recall["exams"]["8 bits"]["samples"] == 20
+    assert recall["finished"]["updates"] == 2
     assert forward["exams"]["8 bits"]["samples"] == 7
     assert forward["exams"]["8 bits"]["final_step"] == 30  # it has no more blocks
     assert "mixed" not in forward["exams"]

@@ -1,7 +1,8 @@
 """Adaptive computation time for each column of a Transformer (appendix D.1), in the two published variants.
 
 Columns go on being transformed until the thinking ends, and others may read them; what halts is the step from which
-each column's output is read.
+each column's output is read. In the variant of Graves the probability comes from the state after the step, as in the
+text (Eq. D.1); the public code takes it from the state before the step in both.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__()
-        if width % heads:
+        if width < 1 or heads < 1 or width % heads:
             raise UserError(f"The width ({width}) must be a multiple of the number of heads ({heads}).")
         self.heads, self.channels, self.dropout = heads, width // heads, dropout
         self.query = Linear(width, width, bias=False)

@@ -126,6 +126,12 @@ class Transformer(nn.Module):
         feedforward_options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        if width < 1 or heads < 1:
+            raise UserError(f"The width ({width}) and the number of heads ({heads}) must be 1 or more.")
+        if not gate and (gate_dropout or residual_update):
+            raise UserError("gate_dropout and residual_update need a gate; set gate=True or leave them out.")
+        if act_weight < 0:
+            raise UserError(f"act_weight must be 0 or more, not {act_weight}.")
         if read_from not in ("first", "last"):
             raise UserError(f"read_from must be first or last, not {read_from!r}.")
         if not embedding_std > 0:
@@ -245,5 +251,8 @@ class Transformer(nn.Module):
 @models.add("router")
 def router(vocabulary: int, classes: int, **options: Any) -> Transformer:
     """The Neural Data Router: geometric attention, copy gate, shared layers."""
+    for name, own in (("attention", "geometric"), ("gate", True)):
+        if options.get(name, own) != own:
+            raise UserError(f"A router has {name}={own!r}; build a transformer for {name}={options[name]!r}.")
     defaults = {"width": 256, "hidden": 512, "heads": 1, "dropout": 0.5, "attention_dropout": 0.1, "gate_dropout": 0.1}
     return Transformer(vocabulary, classes, **{**defaults, **options, "attention": "geometric", "gate": True})

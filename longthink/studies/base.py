@@ -261,12 +261,15 @@ def examine(study: Study, row: Row, seed: int, weights: Path | str, results: Pat
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, task, card = load(weights, device)
     about = {"study": row.kept_by or study.name, "row": row.label, "seed": seed, "card": card}
+    ended = Path(weights) / "card.json"  # a run has it when it is over
+    finished = read_json(ended).get("finished") if ended.exists() else None
     if study.learning_curves:
         about["training"] = _history(Path(weights) / "metrics.jsonl")
     done: dict[str, Any] = read_json(path) if path.exists() else {**about, "exams": {}}
     if done["card"] != card:  # other weights: old results say nothing about them, and are put aside
         path.replace(path.with_suffix(".json.replaced"))
         done = {**about, "exams": {}}
+    done["finished"] = finished
     for one in study.exams:
         still = card["recipe"]["steps"] == 0  # a network that reads its answer off the input
         fitting = replace(one, steps=0 if still else one.steps, samples=min(one.samples, row.most or one.samples))

@@ -146,7 +146,8 @@ def _how(study: Study, found: Found) -> list[str]:
             if changed:
                 others.setdefault(_changes(study, recipe), []).append(f"{recipe.name} (seed {run_['seed']})")
             data.setdefault(_data(card), []).append(f"{recipe.name} (seed {run_['seed']})")
-            updates = f"{card['updates']} of {recipe.updates}"
+            stopped = ", stopped" if run_.get("finished", ...) is None else ""  # older results do not say
+            updates = f"{card['updates']} of {recipe.updates}{stopped}"
             cells = [label, recipe.name + "\\*" * changed, run_["seed"], updates, recipe.batch]
             minutes = f"{card['minutes']} for {card['together']} together" if "together" in card else card["minutes"]
             rows.append([*map(str, cells), str(minutes), card["hardware"], f"{card['parameters']:,}"])

@@ -304,7 +304,7 @@ def _heat_map() -> None:
                 Exam("unseen pairs", depths, 1_000, 16, chunk=1_000),
             ),
             grid=("shared functions", "overlapping symbols"),
-            remarks=f"{_FIRST}.",
+            remarks=f"{_FIRST}. All runs were stopped by the clock after an eighth of the published updates.",
         )
     )
 

@@ -75,8 +75,6 @@ class CTL(TokenTask):
 
     def evaluate(self, words: Sequence[str]) -> tuple[int, int]:
         example = "b a d 101" if self.backward else "101 d a b"
-        if len(words) < 2:
-            raise UserError(f"Type a symbol and at least one function, as in {example}.")
         where = len(words) - 1 if self.backward else 0  # of the symbol
         for position, word in enumerate(words):
             here = f"Token {position + 1}, {word[:20]!r},"
@@ -85,6 +83,8 @@ class CTL(TokenTask):
                 raise UserError(f"{here} is not a symbol; {order} with one of 000 to 111, as in {example}.")
             if position != where and word not in _FUNCTIONS:
                 raise UserError(f"{here} is not a function; they are a to i, as in {example}.")
+        if len(words) < 2:
+            raise UserError(f"Type a symbol and at least one function, as in {example}.")
         applied = words[:-1][::-1] if self.backward else words[1:]
         maps = [self.tables[_FUNCTIONS.index(word)].tolist() for word in applied]
         return outermost_first(maps, _NAMES.index(words[where])), len(applied)

@@ -131,18 +131,18 @@ class CTLPP(TokenTask):
 
     def evaluate(self, words: Sequence[str]) -> tuple[int, int]:
         example = "c b a 3"
-        if len(words) < 2:
-            raise UserError(f"Type at least one function and a symbol, as in {example}.")
         for position, word in enumerate(words[:-1]):
             if word not in _FUNCTIONS:
                 raise UserError(
                     f"Token {position + 1}, {word[:20]!r}, is not a function; they are a to z and aa to af, "
                     f"as in {example}."
                 )
-        if words[-1] not in _NAMES:
+        if words and words[-1] not in _NAMES:
             raise UserError(
                 f"Token {len(words)}, {words[-1][:20]!r}, is not a symbol; end with one of 0 to 7, as in {example}."
             )
+        if len(words) < 2:
+            raise UserError(f"Type at least one function and a symbol, as in {example}.")
         maps = [self.tables[_FUNCTIONS.index(word)].tolist() for word in reversed(words[:-1])]
         return outermost_first(maps, int(words[-1])), len(maps)
 

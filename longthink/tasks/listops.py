@@ -100,7 +100,9 @@ class ListOps(TokenTask):
         )
 
     def words(self, text: str) -> list[str]:
-        return re.findall(r"\[[A-Z]*|\]|[^\s\[\]]+", re.sub(r"\[\s+", "[", text.upper()))
+        found = re.findall(r"\[[A-Za-z]*|\]|[^\s\[\]]+", re.sub(r"\[\s+", "[", text))
+        # What is no token stays as it was typed, for the complaint about it.
+        return [word.upper() if word.upper() in self.tokens else word for word in found]
 
     def text(self, batch: Batch, index: int = 0) -> str:
         return " ".join(self.decoded(batch, index)).replace(" ]", "]")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -437,3 +439,22 @@ def test_balance_is_summed_over_steps() -> None:
     context = model.look(tokens)
     one, three = (model.penalty(think(model, tokens, n).state, context).mean() for n in (1, 3))
     assert abs(three.item()) > 2 * abs(one.item()) > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "sentence"),
+    [
+        ("router", {"attention": "relative"}, "has attention='geometric'; build a transformer"),
+        ("router", {"gate": False}, "has gate=True; build a transformer"),
+        ("router", {"heads": 0}, "must be 1 or more"),
+        ("router", {"heads": -1}, "must be 1 or more"),
+        ("transformer", {"width": 0}, "must be 1 or more"),
+        ("transformer", {"width": 10, "heads": 4}, "multiple of the number of heads"),
+        ("transformer", {"gate_dropout": 0.1}, "need a gate"),
+        ("transformer", {"residual_update": True}, "need a gate"),
+        ("transformer", {"act": "graves", "act_weight": -1.0}, "0 or more, not -1"),
+    ],
+)
+def test_options_that_make_no_sense_get_a_sentence(model: str, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        build(model, vocabulary=5, classes=3, **options)

@@ -163,6 +163,8 @@ def test_parse_answers_anything_with_a_problem_or_a_sentence(backward: bool, tex
         (True, "101 d a b", "Token 1, '101', is not a function"),
         (True, "b a d", "Token 3, 'd', is not a symbol; end with"),
         (False, "101 dab", "Token 2, 'dab', is not a function"),
+        (False, "101,d,a,b", "Token 1, '101,d,a,b', is not a symbol"),
+        (True, "dab(101)", "Token 1, 'dab(101)', is not a symbol; end with"),
     ],
 )
 def test_parse_says_what_is_wrong(backward: bool, text: str, says: str) -> None:

@@ -253,6 +253,7 @@ def test_parse_answers_anything_with_a_problem_or_a_sentence(text: str) -> None:
         ("3 c b a", "Token 1, '3', is not a function"),
         ("c b a", "Token 3, 'a', is not a symbol; end with one of 0 to 7"),
         ("c b 8", "Token 3, '8', is not a symbol"),
+        ("c,b,3", "Token 1, 'c,b,3', is not a symbol"),
     ],
 )
 def test_parse_says_what_is_wrong(text: str, says: str) -> None:

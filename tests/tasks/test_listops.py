@@ -257,6 +257,8 @@ def test_parse_answers_anything_with_a_problem_or_a_sentence(text: str) -> None:
         ("[MAX 2 10]", "Token 3, '10', is not a digit, operator or ]"),
         ("MAX 2 9]", "Token 1, 'MAX', is not a digit"),
         ("[FIRST 1 2]", "Token 1, '[FIRST', is not an operator"),
+        ("[sm ß 3]", "Token 2, 'ß', is not a digit"),
+        ("nofile.txt", "Token 1, 'nofile.txt', is not a digit"),
     ],
 )
 def test_parse_says_what_is_wrong(text: str, says: str) -> None:

@@ -47,7 +47,7 @@ def plain_read(
     return (weights(queries @ keys.transpose(-1, -2), sides, padding).to(q.dtype) @ values).transpose(1, 2)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _orders(n: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """For each query: the key met at each rank [n, 2n - 2], the rank of each key [n, n], which ranks have a key."""
     with torch.inference_mode(False):  # they are kept, and may be needed for gradients later
@@ -65,7 +65,7 @@ def _make_orders(n: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     return key.clamp(0, n - 1), rank.clamp_min(0), exists
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _after(n: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
         i = torch.arange(n, device=device)
