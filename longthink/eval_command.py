@@ -15,7 +15,7 @@ from longthink.errors import at_least, whole_numbers
 from longthink.evaluate import Curve, curve
 from longthink.loading import Loaded
 from longthink.models.language import Language
-from longthink.perplexity import measure_weights
+from longthink.perplexity import Measured, measure_weights
 from longthink.tasks import Batch
 from longthink.tasks.base import without_repeats
 from longthink.terminal import print_table
@@ -101,7 +101,17 @@ def bits(
     at_least(0, memory=min(wanted, default=0))
     assert isinstance(loaded.model, Language)
     lengths = sorted({*wanted, loaded.model.evaluation_memory})
-    found = {length: measure_weights(loaded, memory=length, **options) for length in lengths}
+    there = loaded.task.stream("test", 1, max(loaded.recipe.difficulty), whole=True).blocks  # type: ignore[attr-defined]
+    found: dict[int, Measured] = {}
+    each = min(blocks, there)
+    with Report("blocks", len(lengths) * each, 0, as_json) as progress:
+        for length in lengths:
+            before = len(found) * each
+
+            def tell(number: int, so_far: Measured, before: int = before, length: int = length) -> None:
+                progress.update(before + number, f"memory {length}: {so_far.bits_per_byte:.4f} bits per byte")
+
+            found[length] = measure_weights(loaded, memory=length, on_block=tell, **options)
     document = {
         "weights": name,
         "task": loaded.task.name,
@@ -126,7 +136,6 @@ def bits(
         ]
         for length, one in found.items()
     ]
-    there = loaded.task.stream("test", 1, max(loaded.recipe.difficulty), whole=True).blocks  # type: ignore[attr-defined]
     which = f"all {there}" if blocks >= there else f"the first {blocks}"
     title = f"{name}: {which} blocks of its test text, by how far it looks back"
     about = f"training: {loaded.model.memory}, by itself: {loaded.model.evaluation_memory}"

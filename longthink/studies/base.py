@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -215,7 +216,7 @@ class _Job:
         return self.examine(train(self.recipe, self.seed, self.options))
 
     def examine(self, folder: Path) -> Path:
-        return examine(self.study, self.row, self.seed, folder, self.results)
+        return examine(self.study, self.row, self.seed, folder, self.results, self.options.quiet)
 
 
 def _together(jobs: list[_Job], most: int) -> list[Path]:
@@ -255,8 +256,8 @@ def _share_cores(workers: int) -> None:
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
 
 
-def examine(study: Study, row: Row, seed: int, weights: Path | str, results: Path) -> Path:
-    """Put one network to the study's exams that it has not had."""
+def examine(study: Study, row: Row, seed: int, weights: Path | str, results: Path, quiet: bool = True) -> Path:
+    """Put one network to the study's exams that it has not had; a line each unless ``quiet``, as some take minutes."""
     path = study.folder(row, results) / f"{row.recipe}-seed{seed}.json"
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, task, card = load(weights, device)
@@ -277,6 +278,8 @@ def examine(study: Study, row: Row, seed: int, weights: Path | str, results: Pat
         had = done["exams"].get(one.name)
         if row.label not in one.skip and (had is None or had.get("asked", asked) != asked):
             half = device == "cuda" and not getattr(model, "wants_float32", False)
+            if not quiet:
+                print(f"{row.label}, seed {seed}: testing {one.name}", file=sys.stderr, flush=True)
             began = time.monotonic()
             done["exams"][one.name] = {
                 **fitting.measure(model, task, half),
