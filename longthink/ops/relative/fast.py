@@ -195,7 +195,7 @@ def _sizes(channels: int, kind: torch.dtype, wide: bool = False) -> dict[str, An
         "CHANNELS": channels,
         "D": d,
         "ROWS": 32 if small else 128 if wide else 64,
-        "COLUMNS": 32 if small else 64,
+        "COLUMNS": 32 if small or d > channels else 64,  # rows that fill no tile are loaded number by number
         "PRECISION": product_precision(kind),
         "num_warps": 8 if wide and not small else 4,
         "num_stages": 3 if wide else 2,
