@@ -1,8 +1,11 @@
-"""Where the parity fixtures and the real data lie, beside the checkout; tests skip with a reason where they don't."""
+"""Where the parity fixtures, the published numbers and the real data lie, beside the checkout; tests skip with a reason
+where they don't."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -27,6 +30,14 @@ def fixture(name: str) -> dict[str, Tensor]:
     if not path.exists():
         pytest.skip(f"no parity fixture {path.name} beside the checkout")
     return load_file(path)
+
+
+def published(name: str, table: str) -> list[dict[str, Any]]:
+    """The rows of a printed table."""
+    path = SHARED / "published" / f"{name}.json"
+    if not path.exists():
+        pytest.skip(f"no published numbers {path.name} beside the checkout")
+    return json.loads(path.read_text())[table]["rows"]
 
 
 def real_data(relative: str) -> Path:

@@ -7,6 +7,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from longthink.studies.language import Bits
 from longthink.tasks import Split, task
 from longthink.training.files import read_json
 from longthink.training.train import Job, TrainingOptions, train_together
+from tests.fixtures import published
 
 TOY = Study(
     name="toy",
@@ -220,6 +222,77 @@ def test_every_study_has_recipes_and_exams_that_fit(name: str) -> None:
                     continue  # large mazes take seconds
                 batch = few.problems(task(recipe.task, **recipe.task_options))
                 assert task(recipe.task, **recipe.task_options).check(batch).all()
+
+
+PRINTED = {
+    "LSTM": "lstm",
+    "Bidirectional LSTM": "bilstm",
+    "Bi-LSTM": "bilstm",
+    "DNC": "dnc",
+    "Transformer": "transformer",
+    "Transformer + rel": "relative",
+    "Transformer + rel + gate": "relative_gate",
+    "Transformer + abs/rel + gate": "gated_positions",
+    "Transformer + geom": "geometric",
+    "NDR (geom + gate)": "router",
+    "NDR": "router",
+}
+"""Recipes by the models of tables."""
+
+
+def recipe_of(line: dict[str, Any], prefix: str) -> str:
+    if "n_layers" in line:
+        return f"{prefix}-router" + ("" if line["n_layers"] == 14 else f"-{line['n_layers']}")
+    column = "-first" if line.get("readout_column") == "first" else ""
+    act = {"A": "-graves", "U": "-universal"}.get(line.get("act_variant", ""), "")
+    return f"{prefix}-{PRINTED[line['model']]}{column}{act}"
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "prefix", "chosen"),
+    [
+        ("ctl", "5.1", "ctl", {"direction": "forward"}),
+        ("ctl_backward", "5.1", "ctl-backward", {"direction": "backward"}),
+        ("ctl_layers", "5.2", "ctl", {"direction": "forward"}),
+        ("ctl_layers_backward", "5.2", "ctl-backward", {"direction": "backward"}),
+        ("arithmetic", "5.3", "arithmetic", {"column_updates": 200_000}),
+        ("listops", "5.4", "listops", {}),
+        ("ctl_columns", "D.1", "ctl", {"direction": "forward"}),
+        ("ctl_columns_backward", "D.1", "ctl-backward", {"direction": "backward"}),
+        ("ctl_act", "D.2", "ctl", {"direction": "forward"}),
+        ("ctl_act_backward", "D.2", "ctl-backward", {"direction": "backward"}),
+        ("ctlpp_A", "6.1", "ctlpp-A", {"variant": "A"}),
+        ("ctlpp_R", "6.1", "ctlpp-R", {"variant": "R"}),
+    ],
+)
+def test_chapters_5_and_6_show_what_was_printed(name: str, table: str, prefix: str, chosen: dict[str, Any]) -> None:
+    """Every number of the table, and no other; but for arithmetic's after 50,000 updates, which are not shown."""
+    study = studies[name]
+    assert study.source.split()[1] == table
+    lines = published("ctlpp" if table == "6.1" else "router", f"table_{table}")
+    lines = [line for line in lines if all(line[key] == value for key, value in chosen.items())]
+    if table == "D.2":  # gates are in Table 5.1 already, and the longer trainings in a remark
+        lines = [line for line in lines if "gate" not in line["model"] and line["updates"] != 60_000]
+    printed = {
+        (recipe_of(line, prefix), study.exams[line["split"] != "IID"].name): (
+            round(100 * line["accuracy_mean"], 6),
+            round(100 * line["accuracy_sd"], 6),
+        )
+        for line in lines
+    }
+    assert len(printed) == len(lines)
+    shown = {
+        (row.recipe, exam): (round(mean, 6), None if spread is None else round(spread, 6))
+        for row in study.rows
+        for exam, (mean, spread, _) in row.published.items()
+    }
+    assert shown == printed
+
+
+@pytest.mark.parametrize("name", ["ctl_act", "ctl_act_backward"])
+def test_longer_trainings_of_table_d2_are_in_its_remark(name: str) -> None:
+    late = {line["accuracy_mean"] for line in published("router", "table_D.2") if line["updates"] == 60_000}
+    assert {float(number) for number in re.findall(r"0\.\d+", studies[name].remarks)} == late
 
 
 def test_rows_that_another_study_keeps_are_the_same_there() -> None:

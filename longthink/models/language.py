@@ -134,7 +134,7 @@ class Language(nn.Module):
     def look(self, x: Tensor | tuple[Tensor, Memory | None]) -> Context:
         """Tokens [batch, time], or a pair of tokens and what ``remember`` gave after the block before (or None)."""
         tokens, memory = (x, None) if isinstance(x, Tensor) else (x[0], x[1] or ())
-        if tokens.dim() != 2 or tokens.shape[1] == 0:
+        if tokens.dim() != 2 or tokens.numel() == 0:
             raise UserError(f"A block of text is [batch, time] with 1 token or more, not {list(tokens.shape)}.")
         if memory and (len(memory) != self.depth or len(memory[0]) != len(tokens)):
             raise UserError(

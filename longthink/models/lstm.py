@@ -57,6 +57,8 @@ class LSTM(nn.Module):
         self.head = nn.Linear(width, classes)
 
     def look(self, tokens: Tensor) -> Context:
+        if tokens.numel() == 0:
+            raise UserError(f"An LSTM reads [batch, length] with 1 token or more, not {list(tokens.shape)}.")
         lengths = (tokens != 0).sum(1)
         return Context(F.dropout(self.embedding(tokens), self.dropout, self.training), lengths)
 

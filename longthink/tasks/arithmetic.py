@@ -27,9 +27,6 @@ from longthink.tasks.tokens import (
     padded,
 )
 
-# Section 5.2.2; D.3.2 has depth 7 alone for the test, and the public code 7 and 8.
-PUBLISHED_DEPTHS: dict[Split, tuple[int, ...]] = {"train": (0, 1, 2, 3, 4, 5), "valid": (6,), "test": (7, 8)}
-
 _EXAMPLE = "as in ((4*7)+2)"
 _DIGIT, _OPEN, _CLOSE, _PLUS, _TIMES = 1, 11, 12, 13, 14  # tokens
 _EXACTLY, _AT_MOST, _SIGN, _END = 0, 1, 2, 3  # what waits to be written

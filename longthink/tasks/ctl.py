@@ -21,8 +21,6 @@ from longthink.tasks.rng import SPLIT_CODES, below, split_code, stream
 from longthink.tasks.tokens import PAD, TokenTask, check_depth, content_hash
 
 SYMBOLS = 8
-# Section 5.2.1: training, validation and test sets have 1-5, 6-8 and 9-10 functions.
-PUBLISHED_DEPTHS: dict[Split, tuple[int, ...]] = {"train": (1, 2, 3, 4, 5), "valid": (6, 7, 8), "test": (9, 10)}
 ANY_SPLIT = -1
 
 _NAMES = tuple("".join(bits) for bits in product("01", repeat=3))

@@ -33,8 +33,6 @@ from longthink.tasks.tokens import PAD, TokenTask, check_depth
 Graph: TypeAlias = dict[str, tuple[str, ...]]
 
 FUNCTIONS = 32
-# E.1.2: up to six functions in training and test.
-PUBLISHED_DEPTHS: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
 
 _NAMES = tuple("01234567")
 _FUNCTIONS = (*ascii_lowercase, *(f"a{letter}" for letter in "abcdef"))

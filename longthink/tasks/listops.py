@@ -32,8 +32,6 @@ from longthink.tasks.tokens import (
     padded,
 )
 
-# Section 5.2.3; D.3.2 has "0-5 operations" for training and depth 7 alone for the test.
-PUBLISHED_DEPTHS: dict[Split, tuple[int, ...]] = {"train": (1, 2, 3, 4, 5), "valid": (6,), "test": (7, 8)}
 NESTING = 0.3  # the chance that an argument is an operation
 MOST_ARGUMENTS = 5
 FEWEST_ARGUMENTS = 2  # as in the original files

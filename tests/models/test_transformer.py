@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from copy import deepcopy
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -178,6 +181,67 @@ def test_frame_of_begin_and_end_tokens() -> None:
     assert context.padding.tolist() == [[False] * 4 + [True], [False] * 5]
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("attention", list(attentions))
+def test_absolute_positions_are_part_of_the_states(attention: str) -> None:
+    """Of all columns, begin and end among them; other kinds of attention do without."""
+    model = build("transformer", vocabulary=9, classes=4, width=6, heads=1, attention=attention).eval()
+    columns = model.embedding(torch.tensor([[model.begin, 3, 3, model.end]]))
+    if attention == "absolute":
+        for position in range(4):
+            for channel in range(6):
+                angle = position / 10_000 ** (2 * (channel // 2) / 6)
+                columns[0, position, channel] += math.cos(angle) if channel % 2 else math.sin(angle)
+    torch.testing.assert_close(model.look(torch.tensor([[3, 3]])).x, columns)
+
+
+def check_half_is_dropped(found: Tensor, whole: Tensor) -> None:
+    """That a dropout of 0.5 has been here, and only one."""
+    dropped = found == 0
+    torch.testing.assert_close(found, torch.where(dropped, 0.0, 2 * whole))
+    assert dropped.double().mean().item() == pytest.approx(0.5, abs=0.1)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("attention", list(attentions))
+def test_embeddings_with_absolute_positions_are_dropped(attention: str) -> None:
+    torch.manual_seed(0)
+    model = build("transformer", vocabulary=9, classes=4, width=64, heads=1, attention=attention, dropout=0.5)
+    tokens = torch.randint(1, 9, (4, 6))
+    whole, found = model.eval().look(tokens).x, model.train().look(tokens).x
+    if attention == "absolute":
+        check_half_is_dropped(found, whole)
+    else:
+        assert torch.equal(found, whole)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", list(attentions))
+def test_dropout_falls_on_queries(kind: str) -> None:
+    """D.3.3: of content and, each for itself, of position; a geometric one's directions are left alone.
+
+    Heads have one channel: a query is zero or doubled, and reads as if all keys were.
+    """
+    torch.manual_seed(0)
+    attend = attentions[kind](8, 8, dropout=0.5)
+    for weight in attend.parameters():
+        weight.normal_(std=0.2)
+    attend.merge.weight.copy_(torch.eye(8))  # an output is what one head has read
+    x, padding = torch.randn(8, 6, 8), torch.arange(6) >= torch.tensor([[6], [3]] * 4)
+    found = attend.train()(x, padding)
+    positional = hasattr(attend, "position")
+    possible = []
+    for content, position in product((0, 2), (0, 2) if positional else (1,)):
+        other = deepcopy(attend).eval()
+        other.key_value.weight.view(8, 2, 8)[:, 0] *= content
+        if positional:
+            other.position.weight.mul_(position)
+        possible.append(other(x, padding))
+    alike = torch.isclose(found, torch.stack(possible), rtol=1e-9)
+    assert (alike.sum(0) == 1).all()
+    assert alike.double().mean((1, 2, 3)).tolist() == pytest.approx([1 / len(possible)] * len(possible), abs=0.1)
+
+
 def test_closed_gates_copy() -> None:
     """The gate's bias starts at -3: a new router hardly changes its state."""
     torch.manual_seed(0)
@@ -261,6 +325,33 @@ def test_adaptive_time_follows_the_definition(variant: str) -> None:
             assert int(gathered.steps[b, i]) == used
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("variant", ["graves", "universal"])
+def test_adaptive_time_stops_just_below_one(variant: str) -> None:
+    """Epsilon is 0.01: two steps of 0.4975 are enough, so the second gets all that is left."""
+    act = AdaptiveTime(1, variant)
+    act.halt.weight.zero_()
+    act.halt.bias.fill_(math.log(0.4975 / 0.5025))
+    states = torch.tensor([7.0, 1.0, 10.0, 100.0])[:, None, None, None]  # step 0 is the start
+    gathered = act.start(states[0])
+    for before, after in pairwise(states):
+        gathered = act.update(gathered, before, after)
+    first = 0.4975 if variant == "graves" else 0.4975 * (1 - 0.5025)  # the other blends it with the second
+    assert act.output(gathered, states[-1]).item() == pytest.approx(first * 1 + 0.5025 * 10)
+    assert gathered.remainder.item() == pytest.approx(0.5025)
+    assert gathered.steps.item() == 2
+
+
+def test_the_penalty_is_the_mean_remainder_of_tokens() -> None:
+    """Times 0.03, which worked best (D.1); what padding has left does not count."""
+    model = build("transformer", vocabulary=9, classes=4, width=8, hidden=8, heads=1, act="graves")
+    context = model.look(torch.tensor([[3, 1, 0], [2, 2, 2]]))
+    remainder = torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.9], [0.5, 0.5, 0.5, 0.5, 1.0]])
+    state = model.start(context)
+    state = state._replace(gathered=state.gathered._replace(remainder=remainder))
+    assert model.penalty(state, context).tolist() == pytest.approx([0.03 * 0.25, 0.03 * 0.6])
+
+
 def test_adaptive_time_adds_a_penalty() -> None:
     model = build("transformer", vocabulary=9, classes=4, width=8, hidden=8, heads=1, act="graves")
     tokens = torch.tensor([[3, 1, 0]])
@@ -308,6 +399,53 @@ def test_modified_router_has_a_residual_update() -> None:
     padding = torch.zeros(1, 5, dtype=torch.bool)
     a = layer.norm_attention(x + layer.attention(x, padding))
     torch.testing.assert_close(layer(x, padding)[0], layer.norm_update(a))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("residual", [False, True])
+def test_modified_router_drops_nothing_inside_its_feed_forward_parts(residual: bool) -> None:
+    """E.1.1: no dropout in Eq. E.1, which update and gate share; what attention has read is dropped all the same."""
+    torch.manual_seed(0)
+    options = {"residual_update": residual, "dropout": 0.5, "attention_dropout": 0.0, "gate_dropout": 0.0}
+    layer = build("router", vocabulary=9, classes=4, width=8, hidden=8, **options).layers[0]
+    x, padding = torch.randn(1, 5, 8), torch.zeros(1, 5, dtype=torch.bool)
+    for part in (layer.update, layer.gate):
+        assert torch.equal(part.train()(x), part.eval()(x)) == residual
+    layer.train()
+    layer.update.eval()
+    layer.gate.eval()
+    assert not torch.allclose(layer(x, padding)[0], layer.eval()(x, padding)[0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("bidirectional", "steps"), [(False, 0), (False, 2), (True, 0)])
+def test_lstm_answers_from_its_last_layer(bidirectional: bool, steps: int) -> None:
+    """As PyTorch's outputs are: those at the end, and of the other direction at the beginning."""
+    torch.manual_seed(0)
+    model = build("lstm", vocabulary=9, classes=4, width=8, layers=2, bidirectional=bidirectional).eval()
+    tokens = torch.randint(1, 9, (3, 5))
+    outputs, _ = model.lstm(model.embedding(F.pad(tokens, (0, steps))))  # a step reads a blank
+    last = torch.cat([outputs[:, -1, :4], outputs[:, 0 if bidirectional else -1, 4:]], 1)
+    torch.testing.assert_close(think(model, tokens, steps).logits, model.head(last))
+
+
+@torch.no_grad()
+def test_lstm_drops_its_embeddings_and_its_output() -> None:
+    torch.manual_seed(0)
+    model = build("lstm", vocabulary=9, classes=64, width=64, dropout=0.5).train()
+    model.head.weight.copy_(torch.eye(64))  # logits are the output
+    model.head.bias.zero_()
+    tokens = torch.randint(1, 9, (4, 6))
+    context = model.look(tokens)
+    check_half_is_dropped(context.x, model.embedding(tokens))
+    state = model.start(context)
+    check_half_is_dropped(model.read(state, context), state.hidden[:, 0])
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
+def test_lstm_needs_something_to_read(shape: tuple[int, int]) -> None:
+    with pytest.raises(UserError, match=r"1 token or more, not \[\d, \d\]\."):
+        think(build("lstm", vocabulary=9, classes=4, width=8), torch.zeros(shape, dtype=torch.long), 0)
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])

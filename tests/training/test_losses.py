@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
+from longthink.models import build
 from longthink.models.deepthinking import DeepThinking
 from longthink.tasks import Batch, task
-from longthink.think import State, detach
+from longthink.think import State, ThinkingModule, detach
 from longthink.training.losses import Objective, Plan, cross_entropy, draw_plan, outputs_that_count
 from longthink.training.recipe import Recipe
 
@@ -151,17 +152,36 @@ def test_nothing_is_computed_that_nobody_needs(plan: Plan, with_gradient: int, w
     assert model.calls == +expected
 
 
-def gradients(loss: Tensor, model: DeepThinking) -> list[Tensor | None]:
+def toy_transformer(kind: str) -> ThinkingModule:
+    torch.manual_seed(0)
+    sizes = {"vocabulary": 9, "classes": 4, "width": 8, "hidden": 8, "heads": 2, "dropout": 0.0}
+    if kind == "router":
+        return build("router", **sizes, attention_dropout=0.0, gate_dropout=0.0).double()
+    model = build("transformer", **sizes, attention="relative", act=kind).double()
+    torch.nn.init.constant_(model.act.halt.bias, -1.5)  # columns stop after 3 to 13 steps
+    return model
+
+
+def toy_tokens() -> Batch:
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(1, 9, (4, 6), generator=generator)
+    tokens[0, 4:] = 0
+    return Batch(tokens, torch.randint(0, 4, (4,), generator=generator))
+
+
+def gradients(loss: Tensor, model: ThinkingModule) -> list[Tensor | None]:
     return list(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
 
 
-def naive_terms(model: DeepThinking, batch: Batch, plan: Plan) -> tuple[Tensor, Tensor]:
+def naive_terms(model: ThinkingModule, batch: Batch, plan: Plan) -> tuple[Tensor, Tensor]:
     """Both terms as the papers write them: two passes of their own, and a detach after n steps."""
 
     def loss(state: State, context: Any) -> Tensor:
         logits = model.read(state, context)
-        assert batch.mask is not None
-        return F.cross_entropy(logits.movedim(1, -1)[batch.mask], batch.targets[batch.mask])
+        if batch.mask is not None:
+            return F.cross_entropy(logits.movedim(1, -1)[batch.mask], batch.targets[batch.mask])
+        asked = model.penalty(state, context)
+        return F.cross_entropy(logits, batch.targets) + (0 if asked is None else asked.mean())
 
     context = model.look(batch.inputs)
     state = model.start(context)
@@ -182,9 +202,13 @@ def naive_terms(model: DeepThinking, batch: Batch, plan: Plan) -> tuple[Tensor, 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.01, 0.5, 1.0])
 @pytest.mark.parametrize(("n", "k"), [(0, 3), (2, 3), (M, 2), (9, 4)])
-@pytest.mark.parametrize("recall", [True, False])
-def test_one_shared_pass_equals_two_separate_ones(alpha: float, n: int, k: int, recall: bool) -> None:
-    model, batch, plan = toy_model(recall=recall), toy_batch(), Plan(n, k, M, alpha)
+@pytest.mark.parametrize("kind", ["recall", "no recall", "router", "graves", "universal"])
+def test_one_shared_pass_equals_two_separate_ones(alpha: float, n: int, k: int, kind: str) -> None:
+    plan = Plan(n, k, M, alpha)
+    if "recall" in kind:
+        model, batch = toy_model(recall=kind == "recall"), toy_batch()
+    else:
+        model, batch = toy_transformer(kind), toy_tokens()
     full, progressive = naive_terms(model, batch, plan)
     losses = Objective(model)(batch, plan)
     for name, naive in {"full": full, "progressive": progressive}.items():

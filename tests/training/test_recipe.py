@@ -19,19 +19,12 @@ from longthink.recipes.router import fill_up, possible_problems
 from longthink.tasks import task as made_task
 from longthink.training.losses import draw_plan
 from longthink.training.recipe import Recipe, differences, override
-from tests.fixtures import SHARED
+from tests.fixtures import published
 
 TOY = Recipe(name="toy", task="mazes", difficulty=(9,), model_options={"width": 8, "head": [4, 4]})
 DEPTHS = {"4.1": (40, 44, 48), "4.2": (20, 24, 28, 36, 44), "4.3": (20, 24, 28, 32, 36)}
 ALPHAS = {"prefix_sums": 1.0, "mazes": 0.01, "chess": 0.5}
 KINDS = {"DT": "dt", "DT-Recall": "dt_recall", "FF": "ff"}
-
-
-def published(table: str) -> list[dict[str, Any]]:
-    path = SHARED / "published" / "deep-thinking.json"
-    if not path.exists():
-        pytest.skip(f"no published numbers {path.name} beside the checkout")
-    return json.loads(path.read_text())[table]["rows"]
 
 
 def build(recipe: Recipe) -> DeepThinking:
@@ -68,11 +61,11 @@ def test_every_published_row_has_its_recipe() -> None:
 
 @pytest.mark.parametrize("table", DEPTHS)
 def test_chapter_4_against_the_published_rows(table: str) -> None:
-    rows = published(f"table_{table}")
+    rows = published("deep-thinking", f"table_{table}")
     assert {row["effective_depth_layers"] for row in rows} == set(DEPTHS[table])
     task = "prefix sums" if table == "4.1" else "mazes"
-    training = next(row for row in published("section_4.2_training") if row["task"] == task)
-    shape = next(row for row in published("section_4.2_architectures") if row["task"] == task)
+    training = next(row for row in published("deep-thinking", "section_4.2_training") if row["task"] == task)
+    shape = next(row for row in published("deep-thinking", "section_4.2_architectures") if row["task"] == task)
     for row in rows:
         depth = row["effective_depth_layers"]
         recipe = recipes[f"table{table}-{row['model'].replace('-', '')}-{depth}"]
@@ -107,7 +100,7 @@ def check_training(recipe: Recipe, row: dict[str, Any]) -> None:
     [("5.2", "prefix_sums", 8_000, 100), ("5.3", "mazes", 40_000, 50), ("5.4", "chess", 480_000, 300)],
 )
 def test_chapter_5_against_the_published_rows(table: str, task: str, samples: int, batch: int) -> None:
-    rows = published(f"table_{table}")
+    rows = published("deep-thinking", f"table_{table}")
     assert {row["alpha"] for row in rows} == {0, ALPHAS[task]}
     for row in rows:
         recipe = recipes[f"{task}-{KINDS[row['model']]}-alpha{row['alpha']:g}"]
@@ -125,7 +118,7 @@ def test_chapter_5_against_the_published_rows(table: str, task: str, samples: in
 @pytest.mark.parametrize("task", ["prefix sums", "mazes"])
 def test_table_5_7(task: str) -> None:
     """Chess and the decay factor follow the public code where it contradicts the table (see the recipes' file)."""
-    for row in published("table_5.7"):
+    for row in published("deep-thinking", "table_5.7"):
         if row["task"] != task:
             continue
         names = [name for name in recipes if name.startswith(f"{task.replace(' ', '_')}-") and "-alpha" in name]
@@ -315,8 +308,11 @@ def test_training_sets_of_ctlpp(name: str) -> None:
     recipe = recipes[name]
     assert recipe.shares is not None
     assert len(recipe.shares) == len(recipe.difficulty)
-    assert sum(recipe.shares) == recipe.train_samples or recipe.task_options["variant"] == "S"
-    singles = not name.endswith(("no_singles", "public_set")) and recipe.task_options["variant"] != "S"
+    variant, *groups = recipe.task_options.values()  # of S: how many functions are shared, how many symbols overlap
+    most = [possible_problems(variant, depth, *groups) // min(depth, 2) for depth in recipe.difficulty]
+    assert all(share <= there for share, there in zip(recipe.shares, most, strict=True))
+    assert sum(recipe.shares) == min(recipe.train_samples, sum(most))
+    singles = not name.endswith(("no_singles", "public_set")) and variant != "S"
     assert (1 in recipe.difficulty) == singles
     assert recipe.balanced == (not name.endswith(("short_rare", "public_set")))
     if recipe.model == "transformer":
