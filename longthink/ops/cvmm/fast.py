@@ -338,8 +338,19 @@ def _sum_products(
 
 class _Conditional(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weights: Tensor, kind: torch.dtype, *parts: Any) -> Tensor:
-        routes = Routes(*parts)
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weights: Tensor,
+        kind: torch.dtype,
+        order: Tensor,
+        starts: Tensor,
+        tile_expert: Tensor,
+        tile_row: Tensor,
+        k: int,
+        rows_a_tile: int,
+    ) -> Tensor:
+        routes = Routes(order, starts, tile_expert, tile_row, k, rows_a_tile)
         rows, matrices = x.to(kind).contiguous(), weights.to(kind).contiguous()
         source = "token" if x.dim() == 2 else "route"
         out = torch.empty(len(x), routes.k, weights.shape[2], dtype=kind, device=x.device)
@@ -360,7 +371,7 @@ class _Conditional(torch.autograd.Function):
             d_x = d_x.sum(1, dtype=ctx.kind) if ctx.source == "token" else d_x.to(ctx.kind)
         if ctx.needs_input_grad[1]:
             d_weights, _ = _sum_products(rows, d_out, weights, routes, ctx.source, "route")
-        return d_x, d_weights, *(None,) * (1 + len(routes))
+        return d_x, d_weights, None, None, None, None, None, None, None
 
 
 class _FeedForward(torch.autograd.Function):
