@@ -41,12 +41,12 @@ def report(study: Study, results: Path) -> Path:
         draw_grid(study, study.grid, found, picture)
         lines += [f"![accuracy over {' and '.join(study.grid)}]({picture.name})", ""]
         for one in study.exams:
-            lines += [f"## {one.name}", "", *_grid(study, study.grid, one, found), ""]
+            lines += [f"## {one.name}", "", *_grid(study, study.grid, one, found), "", *_whose(one)]
     for one in () if study.compact or study.axis or study.grid else study.exams:
         rows = _table(study, one, found)
         if rows:
             head = ["model", "published (step)", *one.columns, "seeds", "n"]
-            lines += [f"## {one.name}", "", *_lines(head, rows), ""]
+            lines += [f"## {one.name}", "", *_lines(head, rows), "", *_whose(one)]
             if any(len(run["exams"].get(one.name, {}).get("steps", ())) > 1 for runs in found.values() for run in runs):
                 picture = results / f"{study.name}-{_slug(one.name)}.png"
                 draw_steps(study, one, found, picture)
@@ -55,6 +55,11 @@ def report(study: Study, results: Path) -> Path:
     path = results / f"{study.name}.md"
     path.write_text("\n".join(lines))
     return path
+
+
+def _whose(one: Exam) -> list[str]:
+    """What there is to say about an exam's problems."""
+    return ["Problems of the validation split, which also chose the weights.", ""] if one.split == "valid" else []
 
 
 def _table(study: Study, one: Exam, found: Found) -> list[list[str]]:
