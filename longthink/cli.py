@@ -363,7 +363,9 @@ def study(
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="cvmm, deepthinking, dnc, explore, language or router.")],
+    what: Annotated[
+        str, typer.Argument(metavar="WHAT", help="cvmm, deepthinking, dnc, explore, generators, language or router.")
+    ],
     out: Annotated[Path | None, typer.Option(help="A folder for <hardware>.json.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -400,7 +402,7 @@ def bench(
 
 @app.command("list")
 def show_list(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="tasks, models, recipes, weights or studies.")],
+    kind: Annotated[str, typer.Argument(metavar="tasks|models|recipes|weights|studies", help="What to list.")],
     like: Annotated[str, typer.Argument(metavar="PART", help="Only names with this in them.")] = "",
     as_json: Json = False,
 ) -> None:

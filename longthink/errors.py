@@ -21,6 +21,11 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     return UserError(f"There is no {kind} named {name!r}; {hint}")
 
 
+def lacking(why: str, extra: str) -> UserError:
+    """The error for a part that is not installed."""
+    return UserError(f"{why}; pip install 'longthink[{extra}]', or in a clone pip install -e '.[{extra}]'.")
+
+
 def at_least(low: int, **options: int) -> None:
     """Complain about an option of the command line that is too small."""
     for name, value in options.items():

@@ -13,6 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.columns import Columns
 from rich.console import Console, Group
 from rich.live import Live
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
@@ -188,9 +189,25 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
     table = Table(
         title=title, box=SIMPLE_HEAD, show_edge=False, title_justify="left", title_style="bold", header_style="bold"
     )
+    wide = sum(2 + max(map(len, values)) for values in zip(columns, *rows, strict=True)) > console.width
+    if wide and console.is_terminal and len(columns) > 2:  # a column of three letters is not read
+        _print_records(console, columns, rows, title)
+        return
     for column, values in zip(columns, zip(*rows, strict=True), strict=True):
         numeric = all(value[:1].isdigit() or value in ("", "-") for value in values)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
     console.print(table)
+
+
+def _print_records(
+    console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None
+) -> None:
+    """A table that is too wide for the terminal: the name of each row, and what there is to say about it below."""
+    if title:
+        console.print(Text(title, "bold"))
+    for name, *values in rows:
+        about = [f"{column}: {value}" for column, value in zip(columns[1:], values, strict=True) if value]
+        console.print(Text(name, "bold"), soft_wrap=True)  # names are copied, so they stay whole
+        console.print(Padding(Text("; ".join(about)), (0, 0, 0, 2)))

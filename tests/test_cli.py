@@ -18,9 +18,10 @@ from typing import Any
 import matplotlib.image
 import pytest
 import torch
+from rich.console import Console
 
 import longthink as lt
-from longthink import solving
+from longthink import solving, terminal
 from longthink.cli import main
 from longthink.loading import rebuild, shipped
 from longthink.recipes import recipes
@@ -426,3 +427,18 @@ def test_a_task_without_shipped_weights(capsys: pytest.CaptureFixture[str], monk
     monkeypatch.setattr("longthink.solving.shipped", dict)
     assert main(["solve", "babi", "x"]) == 2
     assert capsys.readouterr().err.startswith("No weights for babi are shipped yet; train a recipe")
+
+
+def test_tables_that_are_too_wide_for_a_terminal_keep_names_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(terminal, "Console", lambda **_: Console(file=screen, force_terminal=True, width=40))
+    columns, long = ("name", "task", "note"), "a-name-that-somebody-wants-to-copy-and-paste"
+    terminal.print_table(columns, [[long, "mazes", "words " * 20], ["short", "ctl", ""]])
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue()).splitlines()
+    assert lines[0] == long
+    assert lines[1].startswith("  task: mazes; note: words")
+    assert "  task: ctl" in [line.rstrip() for line in lines]
+    screen.truncate(0)
+    terminal.print_table(columns, [["short", "ctl", "x"]])
+    assert "│" not in screen.getvalue()
+    assert re.search(r"name +task +note", re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue()))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from longthink.errors import UserError
+from longthink.errors import UserError, lacking
 
 if TYPE_CHECKING:
     import uvicorn
@@ -38,9 +38,7 @@ def explore(
         import uvicorn
         import websockets  # noqa: F401
     except ImportError as error:
-        raise UserError(
-            f"The page needs {error.name}; pip install 'longthink[explore]', or in a clone pip install -e '.[explore]'."
-        ) from None
+        raise lacking(f"The page needs {error.name}", "explore") from None
     from longthink.explore.server import make_app
     from longthink.explore.shelf import Shelf
     from longthink.solving import usable_device

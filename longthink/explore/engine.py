@@ -6,7 +6,7 @@ import os
 import shutil
 from typing import Any
 
-from longthink.errors import UserError
+from longthink.errors import UserError, lacking
 
 _SECONDS = 0.5
 _PATIENCE = 10.0  # seconds for a move, the engine's start included
@@ -28,7 +28,7 @@ def best_move(fen: str) -> dict[str, Any]:
         import chess
         import chess.engine
     except ImportError:
-        raise UserError("Chess needs the rules of the game; install longthink[chess].") from None
+        raise lacking("Chess needs the rules of the game", "chess") from None
     try:
         board = chess.Board(fen)
     except ValueError as error:

@@ -18,7 +18,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from longthink.errors import UserError
+from longthink.errors import UserError, lacking
 from longthink.tasks.base import Batch, Split, check_request, mixed_seed, tasks
 from longthink.tasks.reading import find_data, read_lines
 from longthink.tasks.rng import SPLIT_CODES, absorb, shuffled_rounds
@@ -310,7 +310,7 @@ def _rules() -> ModuleType:
     try:
         import chess
     except ImportError as error:
-        raise UserError("Chess needs the rules of the game; install longthink[chess].") from error
+        raise lacking("Chess needs the rules of the game", "chess") from error
     return chess
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from longthink.errors import UserError
+from longthink.errors import UserError, lacking
 
 
 def data_places() -> tuple[Path, ...]:
@@ -62,7 +62,7 @@ def blocks(file: BinaryIO) -> Iterator[bytes]:
     try:
         import zstandard
     except ImportError as error:
-        raise UserError("Reading .zst files needs zstandard; install longthink[data].") from error
+        raise lacking("Reading .zst files needs zstandard", "data") from error
     new = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
     frame = new()
     for block in blocks:

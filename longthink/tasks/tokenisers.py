@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from longthink.errors import UserError
+from longthink.errors import UserError, lacking
 from longthink.training.files import replace_file
 
 BOUNDARY = 0
@@ -57,7 +57,7 @@ class SentencePiece:
         try:
             from sentencepiece import SentencePieceProcessor
         except ImportError:
-            raise UserError("Subword tokens need sentencepiece; install longthink[text].") from None
+            raise lacking("Subword tokens need sentencepiece", "text") from None
         self._processor: Any = SentencePieceProcessor()
         try:
             self._processor.LoadFromSerializedProto(model)
@@ -100,7 +100,7 @@ def train_sentencepiece(text: Iterator[bytes], pieces: int, path: Path, verbatim
     try:
         import sentencepiece
     except ImportError:
-        raise UserError("Subword tokens need sentencepiece; install longthink[text].") from None
+        raise lacking("Subword tokens need sentencepiece", "text") from None
     lines = (line for piece in text for line in piece.decode(errors="replace").split("\n") if line.strip())
     model = io.BytesIO()
     as_it_is: dict[str, Any] = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}

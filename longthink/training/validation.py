@@ -102,5 +102,5 @@ def in_words(found: dict[str, Any]) -> str:
         return f"{found['bits_per_byte']:.4f} bits per byte"
     if "error" in found:
         return f"{found['error']:.2%} of the {found['parts']} wrong, {found['accuracy'][0]:.2%} of the problems solved"
-    pairs = zip(found["steps"], found["accuracy"], strict=True)
+    pairs = dict(zip(found["steps"], found["accuracy"], strict=True)).items()  # few and many steps may be as many
     return ", ".join(f"{right:.2%} after {steps} steps" for steps, right in pairs)

@@ -276,7 +276,7 @@ def test_without_a_file_or_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
         Chess("nowhere.csv").sample(1, 1, 0)
     assert task("chess", puzzles="nowhere.csv") == Chess("nowhere.csv")
     monkeypatch.setitem(sys.modules, "chess", None)
-    with pytest.raises(UserError, match=r"install longthink\[chess\]"):
+    with pytest.raises(UserError, match=r"pip install 'longthink\[chess\]', or in a clone"):
         Chess().parse(chess.STARTING_FEN)
 
 
