@@ -10,7 +10,7 @@ from longthink.errors import unknown
 from longthink.loading import shipped
 from longthink.models import models
 from longthink.recipes import recipes
-from longthink.solving import HABITS
+from longthink.solving import usual_size
 from longthink.studies import studies
 from longthink.studies.base import Study
 from longthink.tasks import task, tasks
@@ -58,7 +58,7 @@ def _task(name: str, ready: bool) -> dict[str, Any]:
     problem = task(name)
     return {
         "size counts": problem.unit,
-        "usual size": HABITS[name].size if name in HABITS else None,
+        "usual size": usual_size(name),
         "weights": "shipped" if ready else "train them",
         "what it is": _first_line(sys.modules[type(problem).__module__]),
     }

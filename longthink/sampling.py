@@ -164,8 +164,7 @@ def write(
     """Go on with a prompt, or with nothing, as a document begins; ``show`` prints the text while it comes.
 
     A prompt is taken for a place somewhere in a document, not for its beginning. It may have any length: it is read
-    block by block, and what lies further back than the model's memory is
-    forgotten, as in any text.
+    block by block, and what lies further back than the model's memory is forgotten, as in any text.
     """
     task, model, style = loaded.task, loaded.model, style or Style()
     if not isinstance(task, Text) or not isinstance(model, Language):

@@ -58,6 +58,11 @@ _HARDER = {"ctl": 10, "arithmetic": 8, "listops": 8}
 """What the shipped routers can still do: deeper than in training."""
 
 
+def usual_size(name: str) -> int | None:
+    """Of the problems that are posed where nobody says a size; None for those of training."""
+    return HABITS[name].size if name in HABITS else _HARDER.get(name)
+
+
 @dataclass(frozen=True, eq=False)
 class Solution:
     """A problem, the answer that thinking came to, and how it went."""
@@ -150,7 +155,7 @@ def pose(
         return batch
     habits = HABITS.get(problem.name)
     if size is None:
-        size = habits.size if habits else max(_HARDER.get(problem.name, 0), *loaded.recipe.difficulty)
+        size = habits.size if habits else max(usual_size(problem.name) or 0, *loaded.recipe.difficulty)
     problem.sample(0, size, seed, "test")  # the task's own complaints come before those about memory
     if habits is not None:
         check_memory(loaded, habits.outputs(size))

@@ -78,6 +78,15 @@ def test_a_run_that_stopped_before_its_first_metrics_is_tested_all_the_same(tmp_
     assert (report(curves, tmp_path / "results").parent / "toy-learning.png").exists()
 
 
+def test_results_learn_that_their_run_has_ended(tmp_path: Path) -> None:
+    options = TrainingOptions(str(tmp_path / "runs"), "cpu", quiet=True, tensorboard=False)
+    (file,) = run(TOY, [0], ("recall",), tmp_path / "results", options, SMALL)
+    ended = read_json(file)
+    file.write_text(json.dumps({**ended, "finished": None}))  # as if it had been tested when it was stopped
+    run(TOY, [0], ("recall",), tmp_path / "results", options, SMALL)
+    assert read_json(file) == ended
+
+
 def test_exams_along_an_axis_share_a_table_and_a_picture(tmp_path: Path) -> None:
     options = TrainingOptions(folder=str(tmp_path / "runs"), accelerator="cpu", quiet=True, tensorboard=False)
     results = tmp_path / "results"

@@ -24,7 +24,7 @@ def entropy(chosen: Chosen) -> Tensor:
     if chosen.there is not None:
         each = each.masked_fill(~chosen.there.flatten()[:, None], -torch.inf)
     number = _number(chosen)
-    log_number = number.clamp_min(1).log() if isinstance(number, Tensor) else math.log(max(1, number))
+    log_number = number.log() if isinstance(number, Tensor) else math.log(number)
     log_p = log_sum(each, chosen.training) - log_number
     return (log_p.exp() * log_p.clamp_min(_NOTHING)).sum()  # 0 log 0 = 0, where there are no tokens
 
@@ -35,7 +35,6 @@ def switch(chosen: Chosen) -> Tensor:
     experts = chosen.scores.shape[-1]
     counted = _counted(chosen)
     number = _number(chosen)
-    number = number.clamp_min(1) if isinstance(number, Tensor) else max(1, number)
     p = pooled((chosen.scores * counted[..., None]).flatten(0, -2).sum(0), chosen.training) / number
     f = pooled((usage(chosen) * counted.sum(1, keepdim=True)).sum(0), chosen.training) / number
     return experts * f @ p
@@ -66,12 +65,13 @@ def usage(chosen: Chosen) -> Tensor:
 
 
 def _number(chosen: Chosen) -> Tensor | int:
-    """Of tokens, on all devices; a plain number costs no kernels."""
+    """Of tokens, on all devices, at least 1; a plain number costs no kernels."""
     scores, there = chosen.scores, chosen.there
     own = scores[..., 0].numel()
     if there is None and not several(chosen.training):
-        return own
-    return pooled(scores.new_full((), own) if there is None else there.sum().to(scores.dtype), chosen.training)
+        return max(1, own)
+    here = scores.new_full((), own) if there is None else there.sum().to(scores.dtype)
+    return pooled(here, chosen.training).clamp_min(1)
 
 
 def _counted(chosen: Chosen) -> Tensor:

@@ -270,7 +270,10 @@ def examine(study: Study, row: Row, seed: int, weights: Path | str, results: Pat
     if done["card"] != card:  # other weights: old results say nothing about them, and are put aside
         path.replace(path.with_suffix(".json.replaced"))
         done = {**about, "exams": {}}
+    gone_on = path.exists() and done.get("finished") != finished  # and these weights are still its best
     done["finished"] = finished
+    if gone_on:
+        write_json(path, done)
     for one in study.exams:
         still = card["recipe"]["steps"] == 0  # a network that reads its answer off the input
         fitting = replace(one, steps=0 if still else one.steps, samples=min(one.samples, row.most or one.samples))

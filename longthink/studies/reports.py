@@ -151,7 +151,7 @@ def _how(study: Study, found: Found) -> list[str]:
             if changed:
                 others.setdefault(_changes(study, recipe), []).append(f"{recipe.name} (seed {run_['seed']})")
             data.setdefault(_data(card), []).append(f"{recipe.name} (seed {run_['seed']})")
-            stopped = ", stopped" if run_.get("finished", ...) is None else ""  # older results do not say
+            stopped = ", stopped" if "finished" in run_ and run_["finished"] is None else ""  # older ones do not say
             updates = f"{card['updates']} of {recipe.updates}{stopped}"
             cells = [label, recipe.name + "\\*" * changed, run_["seed"], updates, recipe.batch]
             minutes = f"{card['minutes']} for {card['together']} together" if "together" in card else card["minutes"]
