@@ -258,8 +258,8 @@ def usable_device(name: str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError):
         raise UserError(f"The device {name!r} cannot be used on this machine; try cpu.") from None
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # Triton starts kernels on the current one
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)  # Triton starts kernels on the current one, which plain "cuda" means as well
     return device
 
 

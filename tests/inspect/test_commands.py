@@ -10,12 +10,14 @@ from typing import Any
 
 import matplotlib.image
 import pytest
+import torch
 import typer
 
 import longthink as lt
 from longthink.errors import UserError
 from longthink.inspect.commands import app
 from longthink.loading import rebuild
+from longthink.solving import usable_device
 from longthink.training.recipe import Recipe
 
 ALWAYS = {"weights", "task", "unit", "trained"}
@@ -152,6 +154,16 @@ def test_one_sentence_for_every_mistake(args: tuple[str, ...], message: str) -> 
     with pytest.raises(UserError, match=message) as caught:
         run(*args)
     assert "\n" not in str(caught.value)
+
+
+def test_a_gpu_without_a_number_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)  # which refuses one without a number
+    assert usable_device("cuda").type == "cuda"
+    assert chosen == []
+    usable_device("cuda:1")
+    assert chosen == [torch.device("cuda:1")]
 
 
 def test_nothing_is_written_when_heads_cannot_be_drawn(tmp_path: Path) -> None:

@@ -1,0 +1,47 @@
+"""torch.compile sees through a kernel's autograd function, in every precision: no part of it is left to Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="the kernels need Triton")
+import torch.utils._triton
+
+from longthink.ops.cvmm.fast import fast_feedforward
+from longthink.ops.kernels import product_precision
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_all_kernels_are_in_one_graph(kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only traced, which needs no GPU; but torch.compile asks for one."""
+    monkeypatch.setattr(torch.utils._triton, "has_triton", lambda *_: True)
+    found: list[str] = []
+
+    def traced(graph: torch.fx.GraphModule, _: Any) -> Any:
+        for module in graph.modules():
+            if isinstance(module, torch.fx.GraphModule):
+                found.extend(str(node.target) for node in module.graph.nodes if "triton_kernel" in str(node.target))
+        return lambda *_: (torch.zeros(64, 32),)
+
+    x, gates = torch.randn(64, 32, requires_grad=True), torch.rand(64, 2, requires_grad=True)
+    up, down = torch.randn(4, 32, 16, requires_grad=True), torch.randn(4, 16, 32, requires_grad=True)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda *a: fast_feedforward(*a, kind=kind), backend=traced, fullgraph=True)
+    compiled(x, torch.randint(0, 4, (64, 2)), gates, up, down)
+    # Sorting 3, hidden units 1, the sum of their products 2; their gradient 1, that of the input 2, of the weights 2.
+    assert len(found) == 11
+
+
+def test_another_precision_is_compiled_anew() -> None:
+    before = torch.get_float32_matmul_precision()
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: x * (2 if product_precision(x.dtype) == "ieee" else 3), backend="eager")
+    try:
+        for precision, factor in (("highest", 2), ("high", 3), ("highest", 2)):
+            torch.set_float32_matmul_precision(precision)
+            assert compiled(torch.ones(1)).item() == factor
+    finally:
+        torch.set_float32_matmul_precision(before)
