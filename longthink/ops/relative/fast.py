@@ -187,18 +187,25 @@ def _along_queries(q, kv, scores, sums, d_out, deltas, d_kv, n, total, heads, CH
     store_rows(d_kv + CHANNELS, d_values, sequence, head, j, total, 2 * CHANNELS, heads, channel, CHANNELS)
 
 
-def _sizes(channels: int, kind: torch.dtype, wide: bool = False) -> dict[str, Any]:
-    """Tiles and the pipeline; ``wide`` for the forward kernel, which needs fewer registers."""
+# Queries and keys of a tile, warps, stages: the fastest on an H200 in half precision with heads of 64 channels.
+_TILES = {"forward": (128, 64, 8, 1), "along keys": (64, 64, 4, 1), "along queries": (64, 64, 4, 1)}
+
+
+def _sizes(kernel: str, channels: int, kind: torch.dtype) -> dict[str, Any]:
     d = max(16, triton.next_power_of_2(channels))
-    small = kind == torch.float32 or d > 64
+    rows, columns, warps, stages = _TILES[kernel]
+    if kind == torch.float32 or d > 64:
+        rows, columns, warps = 32, 32, 4
+    elif d > channels:  # rows that fill no tile are loaded number by number
+        columns = 32
     return {
         "CHANNELS": channels,
         "D": d,
-        "ROWS": 32 if small else 128 if wide else 64,
-        "COLUMNS": 32 if small or d > channels else 64,  # rows that fill no tile are loaded number by number
+        "ROWS": rows,
+        "COLUMNS": columns,
         "PRECISION": product_precision(kind),
-        "num_warps": 8 if wide and not small else 4,
-        "num_stages": 3 if wide else 2,
+        "num_warps": warps,
+        "num_stages": stages,
     }
 
 
@@ -208,7 +215,7 @@ class _Read(torch.autograd.Function):
         (batch, n, heads, channels), total = q.shape, kv.shape[1]
         q, kv, scores = q.contiguous(), kv.to(q.dtype).contiguous(), scores.contiguous()
         out, sums = torch.empty_like(q), torch.empty(batch, heads, n, dtype=torch.float32, device=q.device)
-        sizes = _sizes(channels, q.dtype, wide=True)
+        sizes = _sizes("forward", channels, q.dtype)
         grid = (batch * heads, triton.cdiv(n, sizes["ROWS"]))
         _forward[grid](q, kv, scores, out, sums, n, total, heads, **sizes)
         ctx.save_for_backward(q, kv, scores, out, sums)
@@ -220,13 +227,12 @@ class _Read(torch.autograd.Function):
         (batch, n, heads, channels), total = q.shape, kv.shape[1]
         d_q, d_kv, deltas = torch.empty_like(q), torch.empty_like(kv), torch.empty_like(sums)
         d_scores = torch.empty_like(scores)
-        d_out, sizes = d_out.to(q.dtype).contiguous(), _sizes(channels, q.dtype)
-        _along_keys[(batch * heads, triton.cdiv(n, sizes["ROWS"]))](
-            q, kv, scores, out, sums, d_out, d_q, d_scores, deltas, n, total, heads, **sizes
-        )
-        _along_queries[(batch * heads, triton.cdiv(total, sizes["COLUMNS"]))](
-            q, kv, scores, sums, d_out, deltas, d_kv, n, total, heads, **sizes
-        )
+        d_out, sizes = d_out.to(q.dtype).contiguous(), _sizes("along keys", channels, q.dtype)
+        tiles = (batch * heads, triton.cdiv(n, sizes["ROWS"]))
+        _along_keys[tiles](q, kv, scores, out, sums, d_out, d_q, d_scores, deltas, n, total, heads, **sizes)
+        sizes = _sizes("along queries", channels, q.dtype)
+        tiles = (batch * heads, triton.cdiv(total, sizes["COLUMNS"]))
+        _along_queries[tiles](q, kv, scores, sums, d_out, deltas, d_kv, n, total, heads, **sizes)
         return d_q, d_kv, d_scores
 
 
