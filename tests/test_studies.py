@@ -19,6 +19,7 @@ from longthink.recipes import recipes
 from longthink.studies import base, report, run, studies
 from longthink.studies.base import Exam, Row, Study
 from longthink.studies.language import Bits
+from longthink.studies.pictures import differences
 from longthink.tasks import Split, task
 from longthink.training.files import read_json
 from longthink.training.train import Job, TrainingOptions, train_together
@@ -64,6 +65,28 @@ def test_one_table_for_many_exams_and_the_losses_beside_it(tmp_path: Path) -> No
     assert "| above 150 | 0 | 0 |" in text
     assert "train_samples=20, valid_samples=10, batch=10" in text  # unlike the recipe
     assert (results / "toy-learning.png").stat().st_size > 5_000
+
+
+def test_losses_less_those_of_the_first_row() -> None:
+    def trained(losses: list[float]) -> dict[str, Any]:
+        return {"training": {"update": list(range(10, 10 + len(losses))), "loss": losses}}
+
+    first, second = (row.label for row in TOY.rows[:2])
+    wave = [float(i % 3) for i in range(20)]
+    runs = {
+        first: [trained(wave), trained([x + 1 for x in wave])],
+        second: [trained([x + (1.5 if i < 10 else 0.5) for i, x in enumerate(wave)])],
+    }
+    same = replace(TOY, same_data=True)
+    found = differences(same, runs)
+    assert found.keys() == {0, 1}
+    updates, nothing = found[0]
+    assert updates == list(range(12, 28))  # means of five points, at the one in the middle
+    assert nothing.abs().max() == 0
+    torch.testing.assert_close(found[1][1][[0, 5, 6, 7, -1]], torch.tensor([1.0, 1.0, 0.8, 0.6, 0.0]))
+    assert differences(TOY, runs) == {}
+    assert differences(same, {first: runs[first]}) == {}
+    assert differences(same, {**runs, second: [trained(wave[:19])]}) == {}
 
 
 def test_a_run_that_stopped_before_its_first_metrics_is_tested_all_the_same(tmp_path: Path) -> None:

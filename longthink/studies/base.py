@@ -131,6 +131,8 @@ class Study:
     measure: str = "Exact match of the whole answer, in percent."
     learning_curves: bool = False
     """The loss over the updates is part of what the study shows."""
+    same_data: bool = False
+    """All runs read the same data in the same order: the differences of their losses say more than the losses."""
     compact: bool = False
     """One table, an exam a line and a model a column, with the mean of all, for many exams of one kind."""
     failed_above: float | None = None

@@ -104,6 +104,7 @@ def _study(
         "published; such distances were never trained on, and how well a network bears them is a matter of luck.",
         remarks=f"{remark}Tokens a second and peak memory: benchmarks/results (`longthink bench language`).",
         learning_curves=True,
+        same_data=True,
         settings=settings,
     )
 

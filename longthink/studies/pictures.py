@@ -90,34 +90,71 @@ def _mean_at(step: int, measured: list[dict[str, Any]]) -> float:
 
 
 def draw_learning(study: Study, found: Found, path: Path) -> None:
+    """Losses over updates, and where all runs read the same data in the same order, how they differ."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator
 
-    figure = Figure(figsize=(7 if len(study.rows) <= 6 else 10, 4), dpi=120, layout="constrained")
-    axes = figure.subplots()
+    compared = differences(study, found)
+    many = len(study.rows) > 6
+    figure = Figure(figsize=(10 if many else 7, 6 if compared else 4), dpi=120, layout="constrained")
+    axes, *below = figure.subplots(2 if compared else 1, sharex=True, squeeze=False)[:, 0]
     for index, row in enumerate(study.rows):
         for seed, run_ in enumerate(found.get(row.label, [])):
             label = row.label if seed == 0 else None
             updates, losses = run_["training"]["update"], run_["training"]["loss"]
-            style = "-" if index < 10 else "--"  # there are ten colours
-            axes.plot(updates, losses, style, color=f"C{index % 10}", label=label, linewidth=1.3)
+            axes.plot(updates, losses, **_line(index), label=label, linewidth=1.3)
             if updates:
                 at = updates.index(nearest(run_["card"]["updates"], updates))
                 axes.plot(updates[at], losses[at], "o", color=f"C{index % 10}", markersize=5)
     axes.plot([], [], "o", color="0.4", markersize=5, label="chosen weights")
-    axes.set(yscale="log", xlabel="updates", ylabel="loss")
+    axes.set(yscale="log", ylabel="loss")
     low, high = axes.get_ylim()
     axes.yaxis.set_major_formatter(lambda loss, _: f"{loss:g}")  # not as powers of ten
     axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
     axes.yaxis.set_minor_formatter(lambda loss, _: f"{loss:g}" if high < 30 * low else "")
     _entitle(figure, study.title)
-    axes.xaxis.set_major_formatter(lambda update, _: f"{update:,.0f}")
+    for lower in below:
+        for index, (updates, mean) in compared.items():
+            lower.plot(updates, mean, **_line(index), linewidth=1.8)
+        late = [value for _, mean in compared.values() for value in mean[len(mean) // 3 :].tolist()]
+        room = 0.1 * (max(late) - min(late)) or 0.01
+        lower.set_ylim(min(late) - room, max(late) + room)
+        lower.set_ylabel(f"difference to {study.rows[min(compared)].label}", size=8)
+        lower.grid(alpha=0.25)
+    last = figure.axes[-1]
+    last.set_xlabel("updates" + (f" (below: means of seeds and of {_SPAN} points)" if below else ""))
+    last.xaxis.set_major_formatter(lambda update, _: f"{update:,.0f}")
     axes.grid(alpha=0.25)
-    if len(study.rows) > 6:
+    if many:
         figure.legend(frameon=False, fontsize=8, loc="outside right upper")
     else:
         axes.legend(frameon=False, fontsize=8)
     figure.savefig(path)
+
+
+_SPAN = 5
+
+
+def _line(index: int) -> dict[str, Any]:
+    return {"linestyle": "-" if index < 10 else "--", "color": f"C{index % 10}"}  # there are ten colours
+
+
+def differences(study: Study, found: Found) -> dict[int, tuple[list[int], torch.Tensor]]:
+    """Losses less those of the first row, by the place of the row; of runs that do not share their points, none.
+
+    Then it is seen which of two curves is lower that are nearer to each other than one point is to the next.
+    """
+    runs = {index: found[row.label] for index, row in enumerate(study.rows) if row.label in found}
+    points = {tuple(run_["training"]["update"]) for of_row in runs.values() for run_ in of_row}
+    if not study.same_data or len(points) != 1 or len(runs) < 2 or len(updates := list(points.pop())) < 3 * _SPAN:
+        return {}
+    means = {
+        index: torch.tensor([run_["training"]["loss"] for run_ in of_row]).mean(0).unfold(0, _SPAN, 1).mean(1)
+        for index, of_row in runs.items()
+    }
+    first = means[min(means)]
+    half = _SPAN // 2
+    return {index: (updates[half : len(updates) - half], mean - first) for index, mean in means.items()}
 
 
 def draw_grid(study: Study, options: tuple[str, str], found: Found, path: Path) -> None:
