@@ -15,7 +15,7 @@ class UserError(Exception):
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     few = ", ".join(names) if len(names) <= 14 else f"{', '.join(names[:12])} and {len(names) - 12} more"
     hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {few}." if names else "it has none."
     return UserError(f"There is no {kind} named {name!r}; {hint}")

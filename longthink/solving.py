@@ -298,7 +298,8 @@ def answer_picture(solution: Solution) -> Any:
     # Pictures of the other tasks tell the problem from its answer, and have no blanks: show the truth instead.
     blanks = problem.name in ("prefix_sums", "mazes", "chess")
     left = ("problem", problem.draw(blank)) if blanks else ("truth", problem.draw(batch))
-    when = "" if solution.answers_while_reading else f" after {solution.steps} steps"
+    rest = ", at rest" if solution.at_rest else ""  # which it comes to after it has the answer
+    when = "" if solution.answers_while_reading else f"{rest} after {solution.steps} steps"
     right = (f"{verdict}{when}", problem.draw(batch, logits=solution.logits))
     return panels([right] if not blanks and solution.solved is None else [left, right], columns=2)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from longthink.training.recipe import Recipe, add
+from longthink.training.recipe import Recipe, add, recipes
 
 _EPOCH = 1000  # updates
 _PYTHON: dict[str, Any] = {"epochs": 6, "train_samples": 500 * 32}
@@ -89,6 +89,7 @@ def ablations(size: _Size) -> dict[str, dict[str, Any]]:
     n, delta = size.experts, {"expert_dropout": size.delta}
     switch = {"selection": "switch", "balance": "switch", "initialisation": "switch", "balance_weight": 0.01}
     return {
+        "dense-no_dropout": {"hidden": size.dense, "feedforward_options": {"dropout": 0.0}},
         "sigma_moe-standard_dropout": _mixture(size, n, 4, dropout=size.dropout),
         "sigma_moe-softmax_after": _mixture(size, n, 4, selection="softmax_after", **delta),
         "sigma_moe-softmax_before": _mixture(size, n, 4, selection="softmax", **delta),
@@ -189,6 +190,18 @@ def _small() -> None:
     for row, hidden in (("dense", {"hidden": 514}), ("sigma_moe", _mixture(size, 8, 2, units=64))):
         recipe = _recipe(f"text-small-{row}", size, hidden, "a small one for a CPU")
         add(replace(recipe, epochs=5, learning_rate=1e-3, valid_samples=100))
+    shared = {
+        "width": 128,
+        "heads": 2,
+        "head_size": 32,
+        "memory": 128,
+        "group": 2,  # of 4 layers 2 are distinct
+        "planned_steps": 2,
+        "attention_options": {"experts": 4, "k": 2},
+        **_mixture(size, 21, 6, units=64, balance_weight=0.01),
+    }
+    moeut = replace(recipes["text-small-dense"], name="text-small-moeut", model="moeut", model_options=shared)
+    add(replace(moeut, steps=2, patient_steps=2, note="MoEUT, as large as the other small ones, for a CPU"))
 
 
 _published()

@@ -13,10 +13,12 @@ from longthink.think import ThinkingModule
 
 ROWS = {
     "dense": "dense",
+    "dense-no_dropout": "dense, no dropout of units",
     "top_k": "Top-K, 128",
     "pkm_softmax": "product keys, softmax",
     "pkm_relu": "product keys, ReLU",
     "switch": "Switch",
+    "switch-no_dropout": "Switch, no dropout of units",
     "s_base": "S-BASE",
     "s_base-published": "S-BASE with the signs of the public code",
     "sigma_moe": "sigma-MoE",
