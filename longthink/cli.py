@@ -334,7 +334,9 @@ def evaluate(
 
 @app.command()
 def study(
-    name: Annotated[str, typer.Argument(metavar="STUDY", help="Its name; longthink list studies shows them.")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="STUDY", help="Its name, or several; longthink list studies shows them.")
+    ],
     seeds: Annotated[str, typer.Option(help="A,B,..: which seeds to train and test.")] = "0",
     rows: Annotated[list[str] | None, typer.Option("--row", help="Only this row; repeat it.")] = None,
     results: Annotated[Path, typer.Option(help="Where results are kept.")] = Path("results"),
@@ -352,13 +354,14 @@ def study(
     import longthink as lt
     from longthink import studies
 
-    chosen = studies.studies[name]
+    chosen = [studies.studies[name] for name in names]
     if not report:
         options = lt.TrainingOptions(folder=folder, seconds=seconds, compile=compile)
         studies.run(
             chosen, whole_numbers("seeds", seeds), rows or (), results, options, settings or (), workers, together
         )
-    print(studies.report(chosen, results))
+    for one in chosen:
+        print(studies.report(one, results))
 
 
 @app.command()

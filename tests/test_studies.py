@@ -217,6 +217,32 @@ def test_rows_that_are_alike_are_trained_together(tmp_path: Path, monkeypatch: p
         run(study, [0], (), tmp_path, options, workers=2, together=2)
 
 
+@pytest.mark.parametrize("how", [{"together": 4}, {"workers": 2}])
+def test_several_studies_at_once(how: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of both is trained once, and has the exams of both."""
+    options = TrainingOptions(folder=str(tmp_path / "runs"), accelerator="cpu", quiet=True, tensorboard=False)
+    keeper = replace(TOY, rows=(Row("router", "ctl-router"),), exams=(Exam("3 functions", 3, 20, 3, chunk=20),))
+    rows = (Row("again", "ctl-router", kept_by="toy"), Row("backward", "ctl-backward-router"))
+    other = replace(keeper, name="other", rows=rows, exams=(Exam("2 functions", 2, 10, 3, chunk=10),))
+    small = ["model.width=4", "epochs=1", "train_samples=20", "batch=10", "valid_samples=10", "shares=none"]
+    stacks: list[list[str]] = []
+
+    def spy(jobs: list[Job], options: TrainingOptions) -> list[Path]:
+        stacks.append([recipe.name for recipe, _ in jobs])
+        return train_together(jobs, options)
+
+    monkeypatch.setattr(base, "train_together", spy)
+    files = run([keeper, other], [0], (), tmp_path / "results", options, small, **how)
+    assert stacks == ([["ctl-router", "ctl-backward-router"]] if "together" in how else [])
+    assert [f"{file.parent.name}/{file.stem}" for file in files] == [
+        "toy/ctl-router-seed0",
+        "other/ctl-backward-router-seed0",
+        "toy/ctl-router-seed0",
+    ]
+    assert read_json(files[0])["exams"].keys() == {"3 functions", "2 functions"}
+    assert read_json(files[1])["exams"].keys() == {"2 functions"}
+
+
 def test_rows_that_differ_in_two_options_are_a_grid(tmp_path: Path) -> None:
     options = TrainingOptions(folder=str(tmp_path / "runs"), accelerator="cpu", quiet=True, tensorboard=False)
     rows = tuple(replace(row, place=(4, i)) for i, row in enumerate(TOY.rows))
@@ -233,8 +259,11 @@ def test_rows_that_differ_in_two_options_are_a_grid(tmp_path: Path) -> None:
 
 
 def test_unknown_rows_and_empty_results_get_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no row 'recal'"):
+    with pytest.raises(UserError, match="There is no row 'recal' in toy; the rows are: 'feed-forward', 'never run', "):
         run(TOY, [0], ("recal",), tmp_path)
+    other = replace(TOY, name="other", rows=(Row("more", "prefix_sums-dt_recall-alpha1"),))
+    with pytest.raises(UserError, match="'recal' in toy and other; the rows are: 'feed-forward', 'more', "):
+        run([TOY, other], [0], ("recal",), tmp_path)
     with pytest.raises(UserError, match="run the study first"):
         report(TOY, tmp_path)
 

@@ -159,7 +159,7 @@ def add(study: Study) -> Study:
 
 
 def run(
-    study: Study,
+    chosen: Study | Sequence[Study],
     seeds: Sequence[int],
     labels: Sequence[str] = (),
     results: Path = Path("results"),
@@ -170,29 +170,41 @@ def run(
 ) -> list[Path]:
     """Train what is not trained, test what is not tested, and write one file a run.
 
-    ``workers`` runs at a time, or up to ``together`` runs that differ in their data alone as one network.
+    ``workers`` runs at a time, or up to ``together`` runs that differ in their data alone as one network, be they of
+    one study or of several.
     """
     options = options or TrainingOptions()
+    several = [chosen] if isinstance(chosen, Study) else list(chosen)
     if workers < 1:
         raise UserError(f"A study needs 1 worker or more, not {workers}.")
     if together < 1:
         raise UserError(f"Runs are trained together 1 or more at a time, not {together}.")
     if workers > 1 and together > 1:
         raise UserError("Runs are trained side by side or together; choose workers or together.")
-    known = {row.label for row in study.rows}
+    known = {row.label for study in several for row in study.rows}
     for label in labels:
         if label not in known:
+            names = " and ".join(study.name for study in several)
             rows = ", ".join(f"{one!r}" for one in sorted(known))
-            raise UserError(f"The study {study.name} has no row {label!r}; its rows are: {rows}.")
-    for name in study.needs:
+            raise UserError(f"There is no row {label!r} in {names}; the rows are: {rows}.")
+    for name in {name for study in several for name in study.needs}:
         data_file(name)
-    chosen = [row for row in study.rows if not labels or row.label in labels]
-    jobs = [_Job(study, row, seed, results, options, tuple(settings)) for row in chosen for seed in seeds]
+    jobs = [
+        _Job(study, row, seed, results, options, tuple(settings))
+        for study in several
+        for row in study.rows
+        if not labels or row.label in labels
+        for seed in seeds
+    ]
+    first = {(job.row.recipe, job.study.settings, job.seed): job for job in reversed(jobs)}
+    jobs, again = [job for job in jobs if job in first.values()], [job for job in jobs if job not in first.values()]
     if together > 1:
-        return _together(jobs, together)
-    if workers == 1:
-        return [job.do() for job in jobs]
-    return _side_by_side([replace(job, options=replace(options, quiet=True)) for job in jobs], workers)
+        made = _together(jobs, together)
+    elif workers > 1:
+        made = _side_by_side([replace(job, options=replace(options, quiet=True)) for job in jobs], workers)
+    else:
+        made = [job.do() for job in jobs]
+    return made + [job.do() for job in again]  # rows of two studies, which are trained by now
 
 
 @dataclass(frozen=True)
@@ -231,12 +243,12 @@ def _together(jobs: list[_Job], most: int) -> list[Path]:
             groups.append([job])
         else:
             group.append(job)
-    done: dict[tuple[str, int], Path] = {}
+    done: dict[int, Path] = {}
     for group in groups:
         folders = train_together([(job.recipe, job.seed) for job in group], group[0].options)
         for job, folder in zip(group, folders, strict=True):
-            done[job.row.label, job.seed] = job.examine(folder)
-    return [done[job.row.label, job.seed] for job in jobs]
+            done[id(job)] = job.examine(folder)
+    return [done[id(job)] for job in jobs]
 
 
 def _side_by_side(jobs: list[_Job], workers: int) -> list[Path]:
