@@ -135,7 +135,7 @@ def test_a_failing_run_does_not_stop_the_others(tmp_path: Path, capfd: pytest.Ca
     with pytest.raises(UserError, match="seed"):
         run(TOY, [-1, 0], ("recall",), tmp_path / "results", options, SMALL, workers=2)
     assert len(list((tmp_path / "results" / "toy").glob("*.json"))) == 1
-    assert "recall, seed 0: done" in capfd.readouterr().out
+    assert "toy, recall, seed 0: done" in capfd.readouterr().out
 
 
 def test_a_study_from_training_to_table(tmp_path: Path) -> None:

@@ -262,7 +262,8 @@ def _side_by_side(jobs: list[_Job], workers: int) -> list[Path]:
         futures = {pool.submit(job.do): job for job in jobs}
         for future in as_completed(futures):
             job, error = futures[future], future.exception()
-            print(f"{job.row.label}, seed {job.seed}: {'done' if error is None else error}", flush=True)
+            ended = "done" if error is None else error
+            print(f"{job.study.name}, {job.row.label}, seed {job.seed}: {ended}", flush=True)
     return [future.result() for future in futures]
 
 
@@ -296,7 +297,7 @@ def examine(study: Study, row: Row, seed: int, weights: Path | str, results: Pat
         if row.label not in one.skip and (had is None or had.get("asked", asked) != asked):
             half = device == "cuda" and not getattr(model, "wants_float32", False)
             if not quiet:
-                print(f"{row.label}, seed {seed}: testing {one.name}", file=sys.stderr, flush=True)
+                print(f"{study.name}, {row.label}, seed {seed}: testing {one.name}", file=sys.stderr, flush=True)
             began = time.monotonic()
             done["exams"][one.name] = {
                 **fitting.measure(model, task, half),
