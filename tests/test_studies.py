@@ -22,7 +22,8 @@ from longthink.studies.language import Bits
 from longthink.studies.pictures import differences
 from longthink.tasks import Split, task
 from longthink.training.files import read_json
-from longthink.training.train import Job, TrainingOptions, train_together
+from longthink.training.recipe import Recipe
+from longthink.training.train import Job, TrainingOptions, train, train_together
 from tests.fixtures import published
 
 TOY = Study(
@@ -236,11 +237,31 @@ def test_several_studies_at_once(how: dict[str, int], tmp_path: Path, monkeypatc
     assert stacks == ([["ctl-router", "ctl-backward-router"]] if "together" in how else [])
     assert [f"{file.parent.name}/{file.stem}" for file in files] == [
         "toy/ctl-router-seed0",
-        "other/ctl-backward-router-seed0",
         "toy/ctl-router-seed0",
+        "other/ctl-backward-router-seed0",
     ]
     assert read_json(files[0])["exams"].keys() == {"3 functions", "2 functions"}
-    assert read_json(files[1])["exams"].keys() == {"2 functions"}
+    assert read_json(files[2])["exams"].keys() == {"2 functions"}
+
+
+def test_a_row_of_two_studies_is_trained_once_even_when_time_is_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = TrainingOptions(str(tmp_path / "runs"), "cpu", quiet=True, tensorboard=False, seconds=0.0)
+    keeper = replace(TOY, rows=TOY.rows[:1], exams=TOY.exams[:1])
+    other = replace(keeper, name="other", rows=(replace(TOY.rows[0], kept_by="toy"),), exams=TOY.exams[1:])
+    trainings: list[int] = []
+
+    def spy(recipe: Recipe, seed: int, how: TrainingOptions) -> Path:
+        trainings.append(seed)
+        return train(recipe, seed, how)
+
+    monkeypatch.setattr(base, "train", spy)
+    files = run([keeper, other, keeper], [0, 0], (), tmp_path, options, [*SMALL, "train_samples=2000"])
+    assert trainings == [0]
+    assert len(files) == 2
+    assert read_json(files[0])["exams"].keys() == {"8 bits", "mixed"}
+    assert not list(tmp_path.rglob("*.replaced"))
 
 
 def test_rows_that_differ_in_two_options_are_a_grid(tmp_path: Path) -> None:

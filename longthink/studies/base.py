@@ -189,30 +189,28 @@ def run(
             raise UserError(f"There is no row {label!r} in {names}; the rows are: {rows}.")
     for name in {name for study in several for name in study.needs}:
         data_file(name)
-    jobs = [
-        _Job(study, row, seed, results, options, tuple(settings))
-        for study in several
-        for row in study.rows
-        if not labels or row.label in labels
-        for seed in seeds
-    ]
-    first = {(job.row.recipe, job.study.settings, job.seed): job for job in reversed(jobs)}
-    jobs, again = [job for job in jobs if job in first.values()], [job for job in jobs if job not in first.values()]
+    runs: dict[tuple[str, tuple[str, ...], int], list[tuple[Study, Row]]] = {}  # one may be a row of several studies
+    wanted = [(study, row) for study in several for row in study.rows if not labels or row.label in labels]
+    for study, row in wanted:
+        for seed in seeds:
+            its_rows = runs.setdefault((row.recipe, study.settings, seed), [])
+            its_rows += [] if (study, row) in its_rows else [(study, row)]
+    jobs = [_Job(tuple(found), seed, results, options, tuple(settings)) for (_, _, seed), found in runs.items()]
     if together > 1:
         made = _together(jobs, together)
     elif workers > 1:
         made = _side_by_side([replace(job, options=replace(options, quiet=True)) for job in jobs], workers)
     else:
         made = [job.do() for job in jobs]
-    return made + [job.do() for job in again]  # rows of two studies, which are trained by now
+    return [path for paths in made for path in paths]
 
 
 @dataclass(frozen=True)
 class _Job:
-    """One run of a study, from training to its results; whole, so that it can be done in a process of its own."""
+    """One run, from training to its results; whole, so that it can be done in a process of its own."""
 
-    study: Study
-    row: Row
+    rows: tuple[tuple[Study, Row], ...]
+    """Of which it is the run: one, or one of each of several studies."""
     seed: int
     results: Path
     options: TrainingOptions
@@ -220,20 +218,26 @@ class _Job:
 
     @property
     def recipe(self) -> Recipe:
-        return self.study.recipe(self.row.recipe, self.settings)
+        study, row = self.rows[0]
+        return study.recipe(row.recipe, self.settings)
 
     @property
     def finished(self) -> bool:
         return RunFolder(Path(self.options.folder), self.recipe, self.seed).finished() is not None
 
-    def do(self) -> Path:
+    def __str__(self) -> str:
+        study, row = self.rows[0]
+        return f"{study.name}, {row.label}, seed {self.seed}"
+
+    def do(self) -> list[Path]:
         return self.examine(train(self.recipe, self.seed, self.options))
 
-    def examine(self, folder: Path) -> Path:
-        return examine(self.study, self.row, self.seed, folder, self.results, self.options.quiet)
+    def examine(self, folder: Path) -> list[Path]:
+        quiet = self.options.quiet
+        return [examine(study, row, self.seed, folder, self.results, quiet) for study, row in self.rows]
 
 
-def _together(jobs: list[_Job], most: int) -> list[Path]:
+def _together(jobs: list[_Job], most: int) -> list[list[Path]]:
     """As many of those that are alike as one network; what cannot be trained so, one by one. Results as jobs."""
     groups: list[list[_Job]] = []
     for job in jobs:
@@ -243,7 +247,7 @@ def _together(jobs: list[_Job], most: int) -> list[Path]:
             groups.append([job])
         else:
             group.append(job)
-    done: dict[int, Path] = {}
+    done: dict[int, list[Path]] = {}
     for group in groups:
         folders = train_together([(job.recipe, job.seed) for job in group], group[0].options)
         for job, folder in zip(group, folders, strict=True):
@@ -251,9 +255,9 @@ def _together(jobs: list[_Job], most: int) -> list[Path]:
     return [done[id(job)] for job in jobs]
 
 
-def _side_by_side(jobs: list[_Job], workers: int) -> list[Path]:
+def _side_by_side(jobs: list[_Job], workers: int) -> list[list[Path]]:
     """A process a run. One that fails does not stop the others; the first failure is raised when all have ended."""
-    for recipe in {job.row.recipe: job.recipe for job in jobs}.values():
+    for recipe in {job.recipe.name: job.recipe for job in jobs}.values():
         prepare(task(recipe.task, **recipe.task_options))
     spawn = multiprocessing.get_context("spawn")  # a forked process could not use a GPU
     with ProcessPoolExecutor(
@@ -262,8 +266,7 @@ def _side_by_side(jobs: list[_Job], workers: int) -> list[Path]:
         futures = {pool.submit(job.do): job for job in jobs}
         for future in as_completed(futures):
             job, error = futures[future], future.exception()
-            ended = "done" if error is None else error
-            print(f"{job.study.name}, {job.row.label}, seed {job.seed}: {ended}", flush=True)
+            print(f"{job}: {'done' if error is None else error}", flush=True)
     return [future.result() for future in futures]
 
 
