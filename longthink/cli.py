@@ -202,8 +202,7 @@ def train(
 
     at_least(0, seed=seed)
     at_least(1, devices=devices)
-    if seconds is not None and not seconds > 0:
-        raise UserError(f"--seconds must be above 0, not {seconds:g}.")
+    _check_seconds(seconds)
     chosen = lt.override(lt.recipe(recipe), settings or [])
     options = lt.TrainingOptions(
         folder=folder,
@@ -332,6 +331,11 @@ def evaluate(
             print(f"written  {path}")
 
 
+def _check_seconds(seconds: float | None) -> None:
+    if seconds is not None and not seconds > 0:
+        raise UserError(f"--seconds must be above 0, not {seconds:g}.")
+
+
 @app.command()
 def study(
     names: Annotated[
@@ -354,6 +358,7 @@ def study(
     import longthink as lt
     from longthink import studies
 
+    _check_seconds(seconds)
     chosen = [studies.studies[name] for name in names]
     if not report:
         options = lt.TrainingOptions(folder=folder, seconds=seconds, compile=compile)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, get_args, get_type_hints
 
 
@@ -62,14 +62,26 @@ def _plain(hint: Any) -> tuple[Any, bool]:
     return (parts[0], True) if len(parts) == 1 and len(get_args(hint)) == 2 else (hint, False)
 
 
-def check_options(kind: str, make: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Complain about an option that ``make`` does not have, naming the nearest that it has, or not of that type."""
-    parameters = inspect.signature(make).parameters
-    passes_on = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+def check_options(
+    kind: str,
+    make: Callable[..., Any],
+    given: Mapping[str, Any],
+    filled: Collection[str] = (),
+    also: Iterable[str] = (),
+) -> None:
+    """Complain about an option that ``make`` does not have, naming the nearest that it has, or not of that type.
+
+    The caller gives what is ``filled`` by itself, and takes what is ``also`` an option.
+    """
+    if not isinstance(given, Mapping):
+        raise UserError(f"The options of {kind} are given by name, not as {given!r}.")
+    every = inspect.signature(make).parameters
+    passes_on = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in every.values())
+    parameters = {name for name, one in every.items() if one.kind is not inspect.Parameter.VAR_KEYWORD} - {*filled}
     hints = get_type_hints(make.__init__ if isinstance(make, type) else make)  # type: ignore[misc]
     for name, value in given.items():
-        if name not in parameters and not passes_on:  # else whoever gets it complains
-            raise unknown(f"option of {kind}", name, parameters)
+        if name in filled or (name not in parameters and not passes_on):  # else whoever gets it complains
+            raise unknown(f"option of {kind}", name, {*parameters, *also})
         kind_of, optional = _plain(hints.get(name))
         types, words = _PLAIN.get(kind_of, ((), ""))
         if value is None and optional:

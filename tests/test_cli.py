@@ -221,6 +221,7 @@ BAD = [
     "train mazes-long --precision nope",
     "train mazes-long --accelerator nope",
     "train mazes-long --seconds 0",
+    "study mazes --seconds -1",
     "train mazes-long --folder FILE",
     "eval nope",
     "eval mazes --difficulty x",

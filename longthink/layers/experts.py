@@ -51,8 +51,8 @@ class Experts(FeedForward):
             raise unknown("initialisation of experts", initialisation, INITIALISATIONS)
         if layers < 1:
             raise UserError(f"The number of layers must be 1 or more, not {layers}.")
-        if not isinstance(balance_weight, int | float) or not math.isfinite(balance_weight):
-            raise UserError(f"The weight of the balancing loss must be a number, not {balance_weight!r}.")
+        if not isinstance(balance_weight, int | float) or not 0 <= balance_weight < math.inf:
+            raise UserError(f"The weight of the balancing loss must be a number from 0 on, not {balance_weight!r}.")
         size = hidden // experts
         self.selection, self.activation, self.dropout = selection, activation, dropout
         self.balance = None if balance is None else balances[balance]
@@ -111,8 +111,7 @@ def mixture(
 ) -> Experts:
     """A mixture by the names of its parts: ``mixture(412, 2048, experts=16, k=4, selection="sigmoid")``."""
     kind, more = selections[selection], selection_options or {}
-    if not isinstance(more, Mapping):
-        raise UserError(f"selection_options are options by name, not {more!r}.")
-    check_options(f"the selection {selection!r}", kind, more)
-    check_options("a mixture of experts", Experts, options)
+    check_options(f"the selection {selection!r}", kind, more, filled=("width", "experts", "k", "expert_dropout"))
+    own = ("experts", "k", "selection", "expert_dropout", "selection_options")
+    check_options("a mixture of experts", Experts, options, filled=("width", "hidden", "selection"), also=own)
     return Experts(width, hidden, kind(width, experts, k, expert_dropout, **more), **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -34,11 +34,14 @@ class FeedForward(nn.Module):
         return self(x), torch.zeros((), device=x.device)
 
 
-def feedforward(kind: str, width: int, hidden: int, **options: Any) -> FeedForward:
-    """A new layer of this kind; a sentence where it does not take these options."""
+def feedforward(
+    kind: str, width: int, hidden: int, usual: Mapping[str, Any], given: Mapping[str, Any] | None = None
+) -> FeedForward:
+    """A new layer of this kind with its model's ``usual`` options, and others where somebody gave them; a sentence
+    where it does not take these."""
     make = feedforwards[kind]
-    check_options(f"the feed-forward kind {kind!r}", make, options)
-    return make(width, hidden, **options)
+    check_options(f"the feed-forward kind {kind!r}", make, given or {}, filled=("width", "hidden"))
+    return make(width, hidden, **{**usual, **(given or {})})
 
 
 @feedforwards.add("dense")

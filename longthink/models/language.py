@@ -109,7 +109,7 @@ class Language(nn.Module):
         def layer() -> nn.Module:
             options = {"dropout": dropout} if feedforward == "dense" else {}
             options |= {"layers": self.depth} if feedforward in _KNOW_THE_DEPTH else {}
-            part = make_feedforward(feedforward, width, hidden, **{**options, **(feedforward_options or {})})
+            part = make_feedforward(feedforward, width, hidden, options, feedforward_options)
             if not self.peri:
                 relative = CausalRelativeAttention(width, heads, head_size, attention_dropout)
                 _initialise([*relative.modules(), *part.modules()], self.depth)
@@ -240,7 +240,8 @@ def moeut(vocabulary: int, classes: int, **options: Any) -> Language:
 def _switch_head(
     width: int, heads: int, head_size: int | None, dropout: float, layers: int, options: dict[str, Any]
 ) -> SwitchHead:
-    check_options("MoEUT's attention", SwitchHead, options)
+    filled = ("width", "heads", "head_size", "dropout", "layers")
+    check_options("MoEUT's attention", SwitchHead, options, filled)
     return SwitchHead(width, heads, head_size, dropout, layers=layers, **options)
 
 

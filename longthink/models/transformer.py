@@ -158,7 +158,7 @@ class Transformer(nn.Module):
                 options |= {"dropout": inside, "output_gain": "tanh" if gate else "linear"}
             if feedforward != "product_keys":  # whose keys compete, or not, in their own way
                 options |= {"activation": activation}
-            part = make_feedforward(feedforward, width, hidden, **{**options, **(feedforward_options or {})})
+            part = make_feedforward(feedforward, width, hidden, options, feedforward_options)
             attend = attentions[attention](width, heads, attention_dropout)
             if not gate:
                 return PostNormLayer(width, attend, part, dropout)

@@ -224,7 +224,9 @@ def _expressions() -> None:
 
 _REPEATED = (
     "Where shares=None is noted below, the training set has as many problems of each depth, those of one and two "
-    "functions many times. Today it has each of these once, draws them as often, and has more different long ones."
+    "functions many times. Today it has as many of these as there are, drawn with replacement, so that about 160 of "
+    "256 single functions with a symbol are in it and two thirds of the pairs, shows them as often, and has more "
+    "different long ones. (The text has all single functions in it.)"
 )
 _FIRST = (
     "Unless the row says otherwise, Transformers and NDR are read from the first column, as in the public code, and "

@@ -90,7 +90,7 @@ def corpus(name: str, folder: Path) -> Corpus:
     if name == "wikitext103":
         return WikiText103(folder)
     path = Path(name)
-    if path.is_dir():
+    if name and path.is_dir():  # Path("") is the current folder
         return Folder(str(path), (("", path),), "*", "")
     if path.is_file():
         return OneFile(path)

@@ -307,7 +307,7 @@ def _check(r: Recipe) -> None:
     if r.patient_steps is not None and r.patient_steps < r.steps:
         raise UserError(f"patient_steps ({r.patient_steps}) must not be fewer than steps ({r.steps}).")
     blocks = r.model_options.get("distinct_steps")
-    if isinstance(blocks, int) and max(r.steps, r.horizon or 0) > blocks:
+    if isinstance(blocks, int) and max(r.steps, r.horizon or 0) > blocks >= 1:  # of fewer the model complains
         raise UserError(f"A feed-forward network of {blocks} steps cannot take more; lower steps and horizon.")
     if r.average is not None and not 0 < r.average < 1:
         raise UserError(f"average must lie between 0 and 1, not {r.average}.")

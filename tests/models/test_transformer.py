@@ -283,6 +283,13 @@ def test_distinct_layers_are_a_flag() -> None:
     assert len(model.layers) == 3
     with pytest.raises(UserError, match="at most 3 steps"):
         think(model, torch.ones(1, 2, dtype=torch.long), 4)
+    tokens = torch.randint(1, 9, (2, 5))
+    model.eval()
+    before = think(model, tokens, 3).logits
+    before.sum().backward()
+    assert all(layer.update.up.weight.grad.abs().max() > 0 for layer in model.layers)
+    model.layers = torch.nn.ModuleList(reversed(model.layers))  # each has its turn
+    assert not torch.allclose(think(model, tokens, 3).logits, before)
 
 
 def test_modified_router_has_a_residual_update() -> None:
