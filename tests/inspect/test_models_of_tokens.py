@@ -213,9 +213,15 @@ def test_which_experts_are_used_together(name: str) -> None:
     torch.testing.assert_close(found.share.sum(1), torch.full((3,), 2.0, dtype=torch.double))
     # counted one by one
     model.eval()
-    chosen = lt.think(model, inputs, 3, watch=("experts",)).trace["experts"]
+    trace = lt.think(model, inputs, 3, watch=("experts", "gates")).trace
+    chosen, gates = trace["experts"], trace["gates"]
     for step in range(3):
         rows = [set(row) for row in chosen[:, step].flatten(0, 1).tolist()]
+        added = torch.stack([gates[:, step][chosen[:, step] == a].double().sum() for a in range(4)])
+        torch.testing.assert_close(found.weight[step], added / added.sum(), rtol=1e-5, atol=1e-7)  # Figure 7.3
+        p = found.share[step] / 2
+        entropy = -(p * p.clamp_min(1e-30).log()).sum() / torch.tensor(4.0).log()
+        torch.testing.assert_close(found.evenness[step], entropy, rtol=1e-5, atol=1e-7, check_dtype=False)
         for a in range(4):
             of_a = [row for row in rows if a in row]
             assert found.share[step, a] == len(of_a) / len(rows)
