@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from longthink.layers.causal import attend
 from longthink.layers.decoder import PeriNormLayer, PreNormLayer
@@ -18,6 +18,7 @@ from longthink.layers.topk import TopK
 from longthink.models import build
 from longthink.models.language import Columns, Language
 from longthink.think import think
+from tests.models.dropped import check_half_is_dropped
 
 WIDTH = 64
 EXPERTS: dict[str, Any] = {"feedforward": "experts", "feedforward_options": {"experts": 4, "k": 2}}
@@ -30,13 +31,6 @@ def make(**options: Any) -> Language:
     model = build("language", **{**defaults, **options})
     assert isinstance(model, Language)
     return model.double()
-
-
-def check_half_is_dropped(found: Tensor, whole: Tensor) -> None:
-    """That a dropout of 0.5 has been here, and only one."""
-    dropped = found == 0
-    torch.testing.assert_close(found, torch.where(dropped, 0.0, 2 * whole))
-    assert dropped.double().mean().item() == pytest.approx(0.5, abs=0.1)
 
 
 @torch.no_grad()

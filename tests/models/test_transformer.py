@@ -20,6 +20,7 @@ from longthink.models import build
 from longthink.models.transformer import GatedLayer, PostNormLayer, Transformer
 from longthink.think import think
 from tests.fixtures import RELATIVE_ATTENTION, fixture
+from tests.models.dropped import check_half_is_dropped
 
 ATTENTION = {
     **RELATIVE_ATTENTION,
@@ -192,13 +193,6 @@ def test_absolute_positions_are_part_of_the_states(attention: str) -> None:
                 angle = position / 10_000 ** (2 * (channel // 2) / 6)
                 columns[0, position, channel] += math.cos(angle) if channel % 2 else math.sin(angle)
     torch.testing.assert_close(model.look(torch.tensor([[3, 3]])).x, columns)
-
-
-def check_half_is_dropped(found: Tensor, whole: Tensor) -> None:
-    """That a dropout of 0.5 has been here, and only one."""
-    dropped = found == 0
-    torch.testing.assert_close(found, torch.where(dropped, 0.0, 2 * whole))
-    assert dropped.double().mean().item() == pytest.approx(0.5, abs=0.1)
 
 
 @torch.no_grad()
