@@ -455,7 +455,7 @@ def test_experts_that_nobody_likes_have_a_share_of_zero() -> None:
         ({"selection": "switch", "k": 1, "selection_options": {"capacity": math.nan}}, "above 0, not nan"),
         ({"selection": "switch", "k": 1, "selection_options": {"capacity": "a"}}, "must be a number, not 'a'"),
         ({"selection": "sinkhorn", "selection_options": {"rounds": 1.5}}, "must be a whole number, not 1.5"),
-        ({"selection_options": 3}, "options by name, not 3"),
+        ({"selection_options": 3}, "'sigmoid' are given by name, not as 3"),
         ({"dropuot": 0.1}, "did you mean 'dropout'"),
     ],
 )
