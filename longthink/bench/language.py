@@ -9,7 +9,6 @@ import torch
 from longthink.bench.timing import device, median_seconds, surroundings
 from longthink.models import build
 from longthink.recipes import recipes
-from longthink.studies.language import ROWS
 from longthink.tasks import Batch
 from longthink.training.compiled import CompiledStep
 from longthink.training.graphs import GraphedObjective
@@ -17,10 +16,11 @@ from longthink.training.losses import Objective, Past, Plan
 from longthink.training.recipe import Recipe, override
 from longthink.training.schedule import make_optimizer
 
+KINDS = ("dense", "top_k", "pkm_softmax", "pkm_relu", "switch", "s_base", "sigma_moe")
 SMALL = ("model.width=32", "model.distinct_steps=2", "model.heads=2", "model.head_size=8", "model.memory=16", "steps=2")
 
 
-def measure(kinds: tuple[str, ...] = tuple(ROWS), repeats: int = 10, small: bool = False) -> dict[str, Any]:
+def measure(kinds: tuple[str, ...] = KINDS, repeats: int = 10, small: bool = False) -> dict[str, Any]:
     """Random tokens; a full memory; forward, backward and the optimiser's step."""
     rows = []
     for kind in kinds:

@@ -32,12 +32,11 @@ def entropy(chosen: Chosen) -> Tensor:
 @balances.add("switch")
 def switch(chosen: Chosen) -> Tensor:
     """N_E f . p, with f the tokens an expert gets and p its mean score (Eq. 7.14-7.16): k at best for a softmax."""
-    experts = chosen.scores.shape[-1]
     counted = _counted(chosen)
     number = _number(chosen)
     p = pooled((chosen.scores * counted[..., None]).flatten(0, -2).sum(0), chosen.training) / number
     f = pooled((usage(chosen) * counted.sum(1, keepdim=True)).sum(0), chosen.training) / number
-    return experts * f @ p
+    return chosen.number_of_experts * f @ p
 
 
 @balances.add("variation")
@@ -47,34 +46,34 @@ def variation(chosen: Chosen) -> Tensor:
     The text prints mean over deviation, which would reward collapse; this is Shazeer's deviation over mean, squared as
     in their paper, which also keeps the gradient finite when all experts are used alike.
     """
-    experts = chosen.scores.shape[-1]
     gates = chosen.gates if chosen.there is None else chosen.gates * chosen.there[..., None]
-    own = gates.new_zeros(experts).index_put((chosen.experts.flatten(),), gates.flatten(), accumulate=True)
+    own = gates.new_zeros(chosen.number_of_experts).index_put(
+        (chosen.experts.flatten(),), gates.flatten(), accumulate=True
+    )
     total = pooled(own, chosen.training)
     return total.var(correction=0) / total.mean().square().clamp_min(torch.finfo(total.dtype).tiny)
 
 
 def usage(chosen: Chosen) -> Tensor:
     """The fraction of each sample's tokens that go to each expert: [batch, experts]. Rows sum to k."""
-    batch, experts = len(chosen.scores), chosen.scores.shape[-1]
     weight = _counted(chosen)
     routes = chosen.experts.flatten(1)
     each = weight[..., None].expand(chosen.experts.shape).flatten(1)
-    counts = each.new_zeros(batch, experts).scatter_add(1, routes, each)
+    counts = each.new_zeros(len(each), chosen.number_of_experts).scatter_add(1, routes, each)
     return counts / weight.sum(1, keepdim=True).clamp_min(1)
 
 
 def _number(chosen: Chosen) -> Tensor | int:
     """Of tokens, on all devices, at least 1; a plain number costs no kernels."""
-    scores, there = chosen.scores, chosen.there
-    own = scores[..., 0].numel()
+    gates, there = chosen.gates, chosen.there
+    own = gates[..., 0].numel()
     if there is None and not several(chosen.training):
         return max(1, own)
-    here = scores.new_full((), own) if there is None else there.sum().to(scores.dtype)
+    here = gates.new_full((), own) if there is None else there.sum().to(gates.dtype)
     return pooled(here, chosen.training).clamp_min(1)
 
 
 def _counted(chosen: Chosen) -> Tensor:
     """1 for each token and 0 for padding: [batch, n]."""
-    kind = chosen.scores.dtype
+    kind = chosen.gates.dtype
     return torch.ones_like(chosen.experts[..., 0], dtype=kind) if chosen.there is None else chosen.there.to(kind)

@@ -6,6 +6,7 @@ A kind says three things: the scores sel(x) of all experts, what the top-k ranks
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,8 @@ from torch.nn import functional as F
 from longthink.errors import UserError
 from longthink.layers.dropout import keep_mask
 from longthink.layers.pooled import log_sum, pooled, several
-from longthink.ops.largest import largest
+from longthink.ops.kernels import precise
+from longthink.ops.largest import largest, largest_sigmoids
 from longthink.registry import Registry
 
 selections: Registry[type[Selection]] = Registry("selection of experts")
@@ -31,10 +33,27 @@ class Chosen(NamedTuple):
 
     experts: Tensor  # [batch, n, k]
     gates: Tensor  # [batch, n, k]: s[e] of Eq. 7.11
-    logits: Tensor  # [batch, n, experts]: W3 x
-    scores: Tensor  # [batch, n, experts]: sel(x), as if no expert were dropped
+    product: Tensor  # [batch, n, experts]: W3 x in the precision of the product
+    seen: Tensor  # [batch, n, experts]: the same with its noise, where there is any
+    score: Callable[[Tensor], Tensor]
     there: Tensor | None = None  # [batch, n]: False at padding, which is not counted; None where there is none
     training: bool = False  # then other devices may have the rest of the batch
+
+    # Computed for those who ask: most do not.
+
+    @property
+    def logits(self) -> Tensor:
+        """W3 x: [batch, n, experts]."""
+        return precise(self.product)
+
+    @property
+    def scores(self) -> Tensor:
+        """sel(x), as if no expert were dropped: [batch, n, experts]."""
+        return self.score(precise(self.seen))
+
+    @property
+    def number_of_experts(self) -> int:
+        return self.product.shape[-1]
 
 
 class Selection(nn.Module):
@@ -68,20 +87,23 @@ class Selection(nn.Module):
     def forward(self, x: Tensor, padding: Tensor | None = None) -> Chosen:
         """``padding`` [batch, n] is True where there is no token: these get experts too, and count for nobody else."""
         there = None if padding is None else ~padding
-        logits = F.linear(x, self.weight)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        seen = self.noisy(x, logits)
-        scores = self.scores(seen)
-        kept = self._kept(seen)
-        ranking = self.ranking(seen.detach(), scores.detach(), there)
+        product = F.linear(x, self.weight)
+        seen = self.noisy(x, product)
+        experts, gates = self.choose(seen, self._kept(seen), there)
+        return Chosen(experts, gates, product, seen, self.scores, there, self.training)
+
+    def choose(self, seen: Tensor, kept: Tensor | None, there: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Experts and gates: [batch, n, k]."""
+        logits = precise(seen)
+        scores = self.scores(logits)
+        ranking = self.ranking(logits.detach(), scores.detach(), there)
         if kept is not None:
             ranking = ranking.masked_fill(~kept, -torch.inf)
         experts = largest(ranking, self.k)
-        gates = self.gates(seen, scores, experts, None if kept is None else kept[experts], there)
-        return Chosen(experts, gates, logits, scores, there, self.training)
+        return experts, self.gates(logits, scores, experts, None if kept is None else kept[experts], there)
 
-    def noisy(self, x: Tensor, logits: Tensor) -> Tensor:
-        return logits
+    def noisy(self, x: Tensor, product: Tensor) -> Tensor:
+        return product
 
     def scores(self, logits: Tensor) -> Tensor:
         raise NotImplementedError
@@ -110,6 +132,9 @@ class Sigmoid(Selection):
 
     def scores(self, logits: Tensor) -> Tensor:
         return logits.sigmoid()
+
+    def choose(self, seen: Tensor, kept: Tensor | None, there: Tensor | None) -> tuple[Tensor, Tensor]:
+        return largest_sigmoids(seen, self.k, kept)
 
 
 @selections.add("softmax")
@@ -153,9 +178,10 @@ class Noisy(SoftmaxAfter):
         self.noise = nn.Parameter(torch.zeros(experts, width))  # W4; zero as in their paper: equal noise at first
         self.draws_numbers = True
 
-    def noisy(self, x: Tensor, logits: Tensor) -> Tensor:
+    def noisy(self, x: Tensor, product: Tensor) -> Tensor:
         if not self.training:
-            return logits
+            return product
+        logits = precise(product)
         return logits + torch.randn_like(logits) * F.softplus(F.linear(x, self.noise).to(logits.dtype))
 
 

@@ -12,7 +12,8 @@ from longthink.errors import UserError
 from longthink.layers.causal import attend, channels_a_head
 from longthink.layers.dropout import keep_mask
 from longthink.ops.cvmm import cvmm
-from longthink.ops.largest import largest
+from longthink.ops.kernels import precise
+from longthink.ops.largest import largest_sigmoids
 from longthink.ops.relative import may_see
 from longthink.think import note, wanted
 
@@ -97,17 +98,13 @@ class SwitchHead(nn.Module):
         return y.view(batch, n, width), (_mean_choice(output, n), _mean_choice(value, n))
 
     def _choose(self, x: Tensor, selector: Tensor) -> _Choice:
-        logits = F.linear(x, selector).unflatten(-1, (self.heads, self.experts))
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        scores = logits.sigmoid()
-        ranking = scores.detach()
-        if self.training and self.expert_dropout:
-            kept = keep_mask((self.heads, self.experts), self.expert_dropout, x.device)
-            scores, ranking = scores * kept, ranking.masked_fill(~kept, -torch.inf)
-        chosen = largest(ranking, self.k)
+        product = F.linear(x, selector).unflatten(-1, (self.heads, self.experts))
+        drops = self.training and self.expert_dropout
+        kept = keep_mask((self.heads, self.experts), self.expert_dropout, x.device) if drops else None
+        chosen, gates = largest_sigmoids(product, self.k, kept)
         first = self.experts * torch.arange(self.heads, device=x.device)
-        gates = scores.gather(-1, chosen)
-        return _Choice((chosen + first[:, None]).flatten(2).flatten(0, 1), gates.flatten(2).flatten(0, 1), logits)
+        experts = (chosen + first[:, None]).flatten(2).flatten(0, 1)
+        return _Choice(experts, gates.flatten(2).flatten(0, 1), precise(product))
 
     def _turn(self, x: Tensor, first: int) -> Tensor:
         return torch.cat([rotated(x[..., : self.turned], first), x[..., self.turned :]], -1)

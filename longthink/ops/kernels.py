@@ -15,6 +15,11 @@ def can_run(x: Tensor, kind: torch.dtype | None = None) -> bool:
     return x.is_cuda and _TRITON and (kind or x.dtype) in (torch.float32, torch.bfloat16, torch.float16)
 
 
+def precise(x: Tensor) -> Tensor:
+    """In float32 at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 @torch.compiler.assume_constant_result  # which torch.compile cannot ask for; when it changes, it compiles anew
 def product_precision(kind: torch.dtype) -> str:
     """How tiles are multiplied: float32 as exactly as torch is told to, TF32 otherwise."""

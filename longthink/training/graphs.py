@@ -195,12 +195,12 @@ def _fill(old: State, new: State) -> None:
         mine.copy_(fresh)
 
 
-def warm_up(run: Callable[[], Any]) -> None:
+def warm_up(run: Callable[[], Any], side: torch.cuda.Stream | None = None) -> None:
     """Twice on a side stream, as capturing demands. The memory goes back: a graph has its own and cannot use it."""
     quieten = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
     if quieten is not None:  # gradients come from another stream than the weights on purpose
         quieten(False)
-    side = torch.cuda.Stream()
+    side = side or torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(2):

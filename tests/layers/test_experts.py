@@ -218,7 +218,7 @@ def test_every_choice_trains_every_weight(kind: str, balance: str) -> None:
 def choice(experts: Tensor, number: int, gates: Tensor | None = None, logits: Tensor | None = None) -> Chosen:
     logits = torch.zeros(*experts.shape[:2], number, dtype=torch.double) if logits is None else logits
     gates = torch.full(experts.shape, 0.5, dtype=torch.double) if gates is None else gates
-    return Chosen(experts, gates, logits, logits.softmax(-1))
+    return Chosen(experts, gates, logits, logits, lambda seen: seen.softmax(-1))
 
 
 def test_balancing_losses_by_hand() -> None:
@@ -441,7 +441,7 @@ def test_no_tokens_ask_for_nothing(selection: str, balance: str, shape: tuple[in
 
 def test_experts_that_nobody_likes_have_a_share_of_zero() -> None:
     logits = torch.tensor([[[0.0, 110.0, 1.0], [0.0, 120.0, 3.0]]], requires_grad=True)
-    chosen = Chosen(torch.ones(1, 2, 1, dtype=torch.long), torch.ones(1, 2, 1), logits, logits.sigmoid())
+    chosen = Chosen(torch.ones(1, 2, 1, dtype=torch.long), torch.ones(1, 2, 1), logits, logits, torch.sigmoid)
     loss = balances["entropy"](chosen)
     loss.backward()
     assert loss.item() == pytest.approx(0, abs=1e-6)

@@ -143,7 +143,7 @@ for blocks in (2, 4):
         assert list(zip(found.tile_expert[used].tolist(), found.tile_row[used].tolist())) == tiles
         assert used.tolist() == sorted(used.tolist(), reverse=True)
 
-tensors = problem(9, 4, 5, 300, 16)  # three rounds of columns, the last one shorter
+tensors = problem(9, 4, 5, 300, 16)  # two rounds of columns, the last one shorter
 arguments = [tensors[name] if name == "experts" else tensors[name].float() for name in FEEDFORWARD]
 torch.testing.assert_close(fast.fast_feedforward(*arguments), plain_feedforward(*arguments), rtol=1e-4, atol=1e-5)
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from longthink.ops.largest import largest
+from longthink.ops.largest import largest, largest_sigmoids, plain_sigmoids
 from tests.ops.interpreted import assert_equal_in_the_interpreter
 
 
@@ -52,11 +53,55 @@ def special(choose: Callable[[Tensor, int], Tensor], device: str) -> None:
     assert choose(torch.tensor([[-0.0, 0.0, 1.0, 1.0, 0.0]], device=device), 4).tolist() == [[2, 3, 0, 1]]
 
 
+def test_sigmoids_by_hand() -> None:
+    logits = torch.tensor([[1.0, -2.0, 3.0], [0.5, 0.25, -1.0]], dtype=torch.double, requires_grad=True)
+    places, gates = largest_sigmoids(logits, 2)
+    assert places.tolist() == [[2, 0], [0, 1]]
+    assert gates.tolist() == [[pytest.approx(1 / (1 + math.exp(-x))) for x in row] for row in ([3, 1], [0.5, 0.25])]
+    kept = torch.tensor([True, False, False])
+    places, gates = largest_sigmoids(logits, 2, kept)
+    assert places[:, 0].tolist() == [0, 0]
+    assert gates[:, 1].tolist() == [0, 0]  # there was nothing else
+    gates.sum().backward()
+    s = logits.detach()[:, 0].sigmoid()
+    assert logits.grad is not None
+    torch.testing.assert_close(logits.grad, torch.stack([s * (1 - s), 0 * s, 0 * s], 1))
+
+
+def check_sigmoids(choose: Callable[..., tuple[Tensor, Tensor]], device: str, rows: int, kind: torch.dtype) -> None:
+    """Against PyTorch's own operations, with gradients, without dropped numbers, with some for all rows, and with
+    others for each of several heads."""
+    random = torch.Generator().manual_seed(0)
+    for shape, k in (((1, 1), 1), ((7, 5), 5), ((3, 11, 16), 4), ((2, 5, 3, 20), 3), ((rows, 128), 8)):
+        logits = (3 * torch.randn(*shape, generator=random)).to(kind).to(device)
+        probe = torch.randn(*shape[:-1], k, generator=random).to(device)
+        kept = torch.rand(shape[-2:], generator=random).to(device) > 0.4
+        kept[..., 0] = False
+        for mask in (None, kept[0].contiguous(), kept if len(shape) > 2 else None):
+            leaf = logits.clone().requires_grad_()
+            places, gates = choose(leaf, k, mask)
+            assert places.dtype == torch.int64
+            assert gates.dtype == torch.float32
+            (gates * probe).sum().backward()
+            assert (places.sort(-1).values.diff(dim=-1) > 0).all()  # none twice
+            _, largest_gates = plain_sigmoids(logits, k, mask)
+            torch.testing.assert_close(gates.detach(), largest_gates, rtol=1e-6, atol=1e-7)
+            counted = logits.float().sigmoid() * (1 if mask is None else mask)
+            own = counted.gather(-1, places)  # of equals, another may be chosen than PyTorch does
+            torch.testing.assert_close(gates.detach(), own, rtol=1e-6, atol=1e-7)
+            assert leaf.grad is not None
+            expected = torch.zeros_like(counted).scatter(-1, places, probe * own * (1 - own))
+            close = {} if kind == torch.float32 else {"rtol": 1e-2, "atol": 1e-4}
+            torch.testing.assert_close(leaf.grad, expected.to(kind), **close)
+
+
 INTERPRETED = """
-from longthink.ops.largest.fast import fast_largest
-from tests.ops.test_largest import check, special
+from longthink.ops.largest.fast import fast_largest, fast_sigmoids
+from tests.ops.test_largest import check, check_sigmoids, special
 check(fast_largest, "cpu", 9)
 special(fast_largest, "cpu")
+check_sigmoids(fast_sigmoids, "cpu", 9, torch.float32)
+check_sigmoids(fast_sigmoids, "cpu", 9, torch.float16)
 """
 
 
@@ -69,3 +114,5 @@ def test_kernel_equals_pytorch_in_the_interpreter() -> None:
 def test_kernel_equals_pytorch_on_a_gpu() -> None:
     check(largest, "cuda", 1000)
     special(largest, "cuda")
+    for kind in (torch.float32, torch.bfloat16, torch.float16):
+        check_sigmoids(largest_sigmoids, "cuda", 1000, kind)

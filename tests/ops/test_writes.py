@@ -27,6 +27,7 @@ WHOLE = {"n": 10, "heads": 4, "CHANNELS": 32, "N": 16, "D": 32, "PRECISION": "tf
 ATTENTION = {"n": 512, "total": 1024, "heads": 8, "CHANNELS": 64, "D": 64, **TILE}
 SIDES = {"DIRECTED": True, "PADDED": True}
 RANKS = {"n": 100, "heads": 4, "BLOCK": 64, "ROWS": 4, **SIDES}
+CHOICE = {"rows": 100, "N": 16, "K": 4, "LANES": 16, "ROWS": 64}
 ROUTES = {"K": 4, "EXPERTS": 16, "STEP": 32, **TILE}
 KERNELS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
     "biased forward": (biased._forward, WHOLE, {"out"}),
@@ -38,7 +39,9 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
     "relative forward": (relative._forward, ATTENTION, {"out", "sums"}),
     "relative along keys": (relative._along_keys, ATTENTION, {"d_q", "d_scores", "deltas"}),
     "relative along queries": (relative._along_queries, ATTENTION, {"d_kv"}),
-    "largest": (largest._largest, {"rows": 100, "N": 16, "K": 4, "LANES": 16, "ROWS": 64}, {"places"}),
+    "largest": (largest._largest, {**CHOICE, "SIGMOID": False, "GROUPS": 0}, {"places"}),
+    "largest sigmoids": (largest._largest, {**CHOICE, "SIGMOID": True, "GROUPS": 1}, {"places", "values"}),
+    "gradient of sigmoids": (largest._sigmoid_gradient, CHOICE, {"d_numbers"}),
     "count": (cvmm._count, {"routes": 1000, "span": 256, "LANES": 16, "CHUNK": 64}, {"counts"}),
     "plan": (
         cvmm._plan,

@@ -214,7 +214,7 @@ def _weight_gradient(left, right, d_weights, d_bias, order, starts, K: tl.conste
 
 
 _BLOCKS = 256  # of routes that are sorted side by side
-_BUFFER = 2
+_BUFFER = 4
 """How much larger than a sum over routes the memory may be that it goes through."""
 
 
@@ -407,9 +407,9 @@ class _FeedForward(torch.autograd.Function):
             d_out, second, hidden, gates, d_gates, d_hidden, gated, routes.order, routes.starts, routes.tile_expert,
             routes.tile_row, K=routes.k, EXPERTS=routes.experts, WIDTH=width, SIZE=size, ROWS=routes.rows,
             COLUMNS=_tile(size), **_options(rows.dtype))  # fmt: skip
-        # First what needs a buffer: the weights' gradients may use its memory.
-        d_x = _multiply_and_sum(d_hidden, first.mT, routes, ctx.kind) if ctx.needs_input_grad[0] else None
         d_down, _ = _sum_products(gated, d_out, down, routes, "place", "token")
+        del gated  # whose memory the buffer of the next may use
+        d_x = _multiply_and_sum(d_hidden, first.mT, routes, ctx.kind) if ctx.needs_input_grad[0] else None
         d_up, d_bias = _sum_products(rows, d_hidden, up, routes, "token", "place", bias)
         return d_x, None, d_gates, d_up, d_down, d_bias, None
 
