@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from longthink.ops.kernels import product_precision
+from longthink.ops.kernels import power_of_two, product_precision
 
 LONGEST = 64
 
@@ -47,7 +47,7 @@ def whole_sizes(n: int, channels: int, kind: torch.dtype) -> dict[str, Any]:
     """Of the one tile that is a whole sequence."""
     return {
         "CHANNELS": channels,
-        "N": max(16, triton.next_power_of_2(n)),
-        "D": max(16, triton.next_power_of_2(channels)),
+        "N": max(16, power_of_two(n)),
+        "D": max(16, power_of_two(channels)),
         "PRECISION": product_precision(kind),
     }

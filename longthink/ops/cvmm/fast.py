@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from longthink.ops.kernels import product_precision
+from longthink.ops.kernels import ceil_div, power_of_two, product_precision
 
 
 @triton.jit
@@ -237,10 +237,10 @@ def sort_routes(experts: Tensor, number: int) -> Routes:
     """A counting sort: blocks of routes are counted, then each knows where its routes go. Nothing is compared."""
     experts = experts.contiguous()
     routes, rows = experts.numel(), _rows(experts.numel(), number)
-    tiles = triton.cdiv(routes, rows) + number  # each expert wastes one at most
-    lanes = max(16, triton.next_power_of_2(number))
+    tiles = ceil_div(routes, rows) + number  # each expert wastes one at most
+    lanes = max(16, power_of_two(number))
     chunk = max(16, min(256, 8192 // lanes))
-    span = chunk * triton.cdiv(routes, chunk * _BLOCKS)
+    span = chunk * ceil_div(routes, chunk * _BLOCKS)
 
     def empty(*size: int) -> Tensor:
         return torch.empty(size, dtype=torch.int32, device=experts.device)
@@ -260,7 +260,7 @@ def _rows(routes: int, experts: int) -> int:
 
 
 def _tile(outputs: int) -> int:
-    return min(128, max(16, triton.next_power_of_2(outputs)))
+    return min(128, max(16, power_of_two(outputs)))
 
 
 def _options(kind: torch.dtype) -> dict[str, Any]:
@@ -287,7 +287,7 @@ def _multiply_rows(
     """``weights`` [experts, inputs, outputs] may be a transposed view."""
     _, inputs, outputs = weights.shape
     columns = _tile(outputs)
-    grid = (len(routes.tile_expert) * triton.cdiv(outputs, columns),)
+    grid = (len(routes.tile_expert) * ceil_div(outputs, columns),)
     _grouped[grid](rows, weights, bias, gates, out, routes.order, routes.starts, routes.tile_expert, routes.tile_row,
                    *weights.stride(), K=routes.k, EXPERTS=routes.experts, IN=inputs, OUT=outputs, FROM=source,
                    TO=target, RELU=relu, BIASED=bias is not None, GATED=gates is not None, ROWS=routes.rows,
@@ -311,7 +311,7 @@ def _multiply_and_sum(
         columns = some.shape[2]  # fewer in the last round, which then leaves the end of the buffer alone
         _multiply_rows(rows, some, parts, routes, "place", "route", gates=gates)
         numbers = tokens * columns
-        _sum_routes[(triton.cdiv(numbers, 1024),)](parts, total, numbers, first, outputs, K=routes.k,
+        _sum_routes[(ceil_div(numbers, 1024),)](parts, total, numbers, first, outputs, K=routes.k,
                                                    COLUMNS=columns, BLOCK=1024)  # fmt: skip
     return total
 
@@ -325,8 +325,8 @@ def _sum_products(
     experts, inputs, outputs = like.shape
     columns = _tile(outputs)
     # Half a tile when there are too few experts to fill the device.
-    height = min(_tile(inputs), 128 if experts * triton.cdiv(inputs, 128) * triton.cdiv(outputs, 128) >= 256 else 64)
-    grid = (experts * triton.cdiv(inputs, height) * triton.cdiv(outputs, columns),)
+    height = min(_tile(inputs), 128 if experts * ceil_div(inputs, 128) * ceil_div(outputs, 128) >= 256 else 64)
+    grid = (experts * ceil_div(inputs, height) * ceil_div(outputs, columns),)
     options = _options(left.dtype)
     if left.dtype != torch.float32:  # with 8 warps the compiler serialises the products of this loop
         options |= {"num_warps": 4, "num_stages": 5}

@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from longthink.ops.kernels import ceil_div, power_of_two
+
 
 @triton.jit
 def _keys(head, i, start, n, BLOCK: tl.constexpr):
@@ -119,8 +121,8 @@ def _backward(logits, direction, padding, d_weights, d_logits, d_direction, n, h
 
 def _blocks(n: int) -> tuple[int, int, int]:
     """Queries and ranks a program handles, and its warps: about 4,096 numbers at a time."""
-    block = min(1024, max(16, triton.next_power_of_2(max(1, 2 * n - 2))))
-    rows = max(1, min(triton.next_power_of_2(n), 4096 // block))
+    block = min(1024, max(16, power_of_two(max(1, 2 * n - 2))))
+    rows = max(1, min(power_of_two(n), 4096 // block))
     return rows, block, 4
 
 
@@ -133,7 +135,7 @@ class _Geometric(torch.autograd.Function):
         absent = None if padding is None else padding.to(torch.uint8).contiguous()
         weights = torch.empty_like(logits)
         rows, block, warps = _blocks(n)
-        grid = (batch * heads, triton.cdiv(n, rows))
+        grid = (batch * heads, ceil_div(n, rows))
         _forward[grid](logits, direction, absent, weights, n, heads, ROWS=rows, BLOCK=block,
                        DIRECTED=direction is not None, PADDED=absent is not None, num_warps=warps)  # fmt: skip
         ctx.save_for_backward(logits, direction, absent)
@@ -146,7 +148,7 @@ class _Geometric(torch.autograd.Function):
         d_logits = torch.empty_like(logits)
         d_direction = None if direction is None else torch.empty_like(direction)
         rows, block, warps = _blocks(n)
-        grid = (batch * heads, triton.cdiv(n, rows))
+        grid = (batch * heads, ceil_div(n, rows))
         _backward[grid](logits, direction, absent, d_weights.contiguous(), d_logits, d_direction, n, heads, ROWS=rows,
                         BLOCK=block, DIRECTED=direction is not None, PADDED=absent is not None,
                         num_warps=warps)  # fmt: skip

@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from longthink.ops.kernels import ceil_div, power_of_two
+
 _TAKEN = tl.constexpr(-(2**63))
 
 
@@ -101,9 +103,9 @@ class _Sigmoids(torch.autograd.Function):
 
 def _sizes(rows: Tensor, k: int) -> dict[str, int]:
     n = rows.shape[-1]
-    lanes = max(16, triton.next_power_of_2(n))
+    lanes = max(16, power_of_two(n))
     return {"rows": rows.numel() // n, "N": n, "K": k, "LANES": lanes, "ROWS": max(1, 1024 // lanes)}
 
 
 def _grid(sizes: dict[str, int]) -> tuple[int]:
-    return (triton.cdiv(sizes["rows"], sizes["ROWS"]),)
+    return (ceil_div(sizes["rows"], sizes["ROWS"]),)

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from longthink.ops.kernels import product_precision
+from longthink.ops.kernels import ceil_div, power_of_two, product_precision
 from longthink.ops.tiles import load_rows, store_rows
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
@@ -192,7 +192,7 @@ _TILES = {"forward": (128, 64, 8, 1), "along keys": (64, 64, 4, 1), "along queri
 
 
 def _sizes(kernel: str, channels: int, kind: torch.dtype) -> dict[str, Any]:
-    d = max(16, triton.next_power_of_2(channels))
+    d = max(16, power_of_two(channels))
     rows, columns, warps, stages = _TILES[kernel]
     if kind == torch.float32 or d > 64:
         rows, columns, warps = 32, 32, 4
@@ -216,7 +216,7 @@ class _Read(torch.autograd.Function):
         q, kv, scores = q.contiguous(), kv.to(q.dtype).contiguous(), scores.contiguous()
         out, sums = torch.empty_like(q), torch.empty(batch, heads, n, dtype=torch.float32, device=q.device)
         sizes = _sizes("forward", channels, q.dtype)
-        grid = (batch * heads, triton.cdiv(n, sizes["ROWS"]))
+        grid = (batch * heads, ceil_div(n, sizes["ROWS"]))
         _forward[grid](q, kv, scores, out, sums, n, total, heads, **sizes)
         ctx.save_for_backward(q, kv, scores, out, sums)
         return out
@@ -228,10 +228,10 @@ class _Read(torch.autograd.Function):
         d_q, d_kv, deltas = torch.empty_like(q), torch.empty_like(kv), torch.empty_like(sums)
         d_scores = torch.empty_like(scores)
         d_out, sizes = d_out.to(q.dtype).contiguous(), _sizes("along keys", channels, q.dtype)
-        tiles = (batch * heads, triton.cdiv(n, sizes["ROWS"]))
+        tiles = (batch * heads, ceil_div(n, sizes["ROWS"]))
         _along_keys[tiles](q, kv, scores, out, sums, d_out, d_q, d_scores, deltas, n, total, heads, **sizes)
         sizes = _sizes("along queries", channels, q.dtype)
-        tiles = (batch * heads, triton.cdiv(total, sizes["COLUMNS"]))
+        tiles = (batch * heads, ceil_div(total, sizes["COLUMNS"]))
         _along_queries[tiles](q, kv, scores, sums, d_out, deltas, d_kv, n, total, heads, **sizes)
         return d_q, d_kv, d_scores
 
