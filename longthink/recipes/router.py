@@ -14,7 +14,8 @@ last). CTL's training set has as many problems of each depth as the code's,
 which draws depths alike and keeps each problem once, so that half have five functions and few one or two (equal parts,
 as in the text, leave few different ones of five functions). Ours may repeat, as half of all problems are kept for
 tests; and all depths come up equally often. CTL++'s has equal parts where there are enough different problems (E.1.2);
-the public code adds all pairs of functions that training allows, ours has half of them, for the others validate. Depths
+the public code adds all pairs of functions that training allows, ours has half of them, for the others validate. Each
+problem is in it once: all single functions with a symbol, nearly all pairs and triples that are for training. Depths
 come up equally often here too: otherwise seven in a thousand problems have one or two functions, and learning begins
 much later. Its answers are read from the first column (the begin token, next to the function that is applied last), and
 its router has no weight decay: so in the public code, where the text is silent. Its Transformer has a rate of 5e-4,
@@ -238,7 +239,8 @@ def fill_up(samples: int, most: Sequence[int]) -> tuple[int, ...]:
 
 
 def _ctlpp_shares(variant: str, depths: tuple[int, ...], *options: int) -> tuple[int, ...]:
-    """Half of all problems belong to the training set, and all with one function."""
+    """Half of all problems belong to the training set, and all with one function. (Half on average: the split is drawn
+    by content, and what is missing of short problems is made up for by longer ones.)"""
     return fill_up(300_000, [possible_problems(variant, d, *options) // min(d, 2) for d in depths])
 
 
@@ -299,6 +301,7 @@ def _ctlpp() -> None:
                 task_options={"variant": variant},
                 difficulty=depths,
                 shares=_ctlpp_shares(variant, depths),
+                different=True,
                 valid_difficulty=tuple(d for d in depths if d > 1),
                 model=model,
                 model_options=options,

@@ -223,10 +223,15 @@ def _expressions() -> None:
 
 
 _REPEATED = (
-    "Where shares=None is noted below, the training set has as many problems of each depth, those of one and two "
-    "functions many times. Today it has as many of these as there are, drawn with replacement, so that about 160 of "
-    "256 single functions with a symbol are in it and two thirds of the pairs, shows them as often, and has more "
-    "different long ones. (The text has all single functions in it.)"
+    "The training set of today's recipes has each problem once: all 256 single functions with a symbol, as the text "
+    "says, and nearly all pairs and triples that are for training. Where different=False is noted below, it was drawn "
+    "with replacement, so that about 160 of the 256 are in it and two thirds of the pairs and triples. Where "
+    "shares=None is noted too, it has as many problems of each depth, those of one and two functions many times, and "
+    "fewer different long ones."
+)
+_REPEATED_S = (
+    "Where different=False is noted below, the training set was drawn with replacement, and has about two thirds of "
+    "the pairs that today's has, and of the problems with four functions."
 )
 _FIRST = (
     "Unless the row says otherwise, Transformers and NDR are read from the first column, as in the public code, and "
@@ -306,7 +311,8 @@ def _heat_map() -> None:
                 Exam("unseen pairs", depths, 1_000, 16, chunk=1_000),
             ),
             grid=("shared functions", "overlapping symbols"),
-            remarks=f"{_FIRST}. All runs were stopped by the clock after an eighth of the published updates.",
+            remarks=f"{_FIRST}. {_REPEATED_S} All runs were stopped by the clock after an eighth of the published "
+            "updates.",
         )
     )
 

@@ -10,9 +10,14 @@ import torch
 
 from longthink.errors import UserError
 from longthink.tasks.base import Batch, Split, Task, join
+from longthink.tasks.tokens import TokenTask
 from longthink.training.recipe import Recipe
 
 _KEEP_ON_DEVICE = 4 * 2**30
+_DRAWS_FOUND = 16
+"""After so many draws for each problem, of those that are drawn alike one in e^16 (9 million) is still missing."""
+_DRAWS_WANTED = 64
+"""At most so many draws for each problem that is wanted, though very rare ones may be left."""
 
 
 def prepare(task: Task) -> None:
@@ -34,9 +39,15 @@ class TrainingData:
     """An epoch's problems, in the order in which they come."""
 
     def __init__(self, recipe: Recipe, task: Task, seed: int, device: torch.device) -> None:
+        if recipe.different and not isinstance(task, TokenTask):
+            raise UserError(
+                f"different=true is for problems that are a row of tokens with one answer, which {task.name} are not; "
+                "leave it out."
+            )
         self.recipe, self.task, self.seed, self.device = recipe, task, seed, device
         self._epoch = -1
         self._problems: Batch | None = None
+        self._sizes: list[int] = []  # how many of them each difficulty has
         self._order = torch.empty(0, dtype=torch.long)
         self._lengths: torch.Tensor | None = None
         stream = getattr(task, "stream", None)  # a text that is read in order
@@ -66,8 +77,7 @@ class TrainingData:
         recipe = self.recipe
         if self._problems is None or recipe.fresh:
             seed = derived_seed(self.seed, epoch if recipe.fresh else 0)
-            difficulties, n = recipe.difficulty, recipe.train_samples
-            problems = mixed_problems(self.task, n, difficulties, seed, "train", recipe.shares)
+            problems, self._sizes = _training_set(recipe, self.task, seed)
             self._lengths = problems.lengths() if problems.is_sequence else None
             size = problems.inputs.nbytes + problems.targets.nbytes
             self._problems = problems.to(self.device) if size < _KEEP_ON_DEVICE else problems
@@ -75,15 +85,23 @@ class TrainingData:
         bits = np.random.PCG64(np.random.SeedSequence([self.seed, epoch, 0x0DE5]))
         count = recipe.updates_an_epoch * recipe.batch
         if recipe.balanced:
-            drawn = _equally_often(
-                bits, proportions(recipe.train_samples, recipe.shares or [1] * len(recipe.difficulty)), count
-            )
+            drawn = _equally_often(bits, self._sizes, count)
         else:
             drawn = _shuffled(bits, recipe.train_samples)
         # A random rest is left out of the last batch, before sequences are sorted by their length.
         order = torch.from_numpy(drawn[:count])
         self._order = order if self._lengths is None else _binned(order, self._lengths, recipe.batch, recipe.pool)
         self._epoch = epoch
+
+
+def _training_set(recipe: Recipe, task: Task, seed: int) -> tuple[Batch, list[int]]:
+    """The problems, and how many of them each difficulty has, one after the other."""
+    n, difficulties, shares = recipe.train_samples, recipe.difficulty, recipe.shares
+    if recipe.different:
+        parts = different_problems(task, n, difficulties, seed, "train", shares)
+        return join([part for part in parts if len(part)]), [len(part) for part in parts]
+    sizes = proportions(n, shares or [1] * len(difficulties))
+    return mixed_problems(task, n, difficulties, seed, "train", shares), sizes
 
 
 def _shuffled(bits: np.random.PCG64, n: int) -> np.ndarray:
@@ -137,6 +155,52 @@ def mixed_problems(
     if len({part.inputs.shape[1:] for part in parts}) > 1 and not parts[0].is_sequence:
         raise UserError(f"{task.name} differ in size with their difficulty; train at one of {list(difficulties)}.")
     return join(parts)
+
+
+def different_problems(
+    task: Task, n: int, difficulties: Sequence[int], seed: int, split: Split, shares: Sequence[int] | None = None
+) -> list[Batch]:
+    """``n`` problems of tokens, no two alike, by difficulty. What one of them lacks, the harder ones make up for in
+    equal parts."""
+    sizes = proportions(n, shares or [1] * len(difficulties))
+    easiest_first = sorted(range(len(difficulties)), key=lambda i: difficulties[i])
+    parts: dict[int, Batch] = {}
+    lacking = 0
+    for done, i in enumerate(easiest_first, 1):
+        parts[i] = _first_ones(task, sizes[i], difficulties[i], seed, split)
+        lacking = sizes[i] - len(parts[i])
+        harder = easiest_first[done:]
+        for j, more in zip(harder, proportions(lacking, [1] * len(harder)), strict=True):
+            sizes[j] += more
+    if lacking:
+        raise UserError(
+            f"Of {n} different problems of {task.name} with {', '.join(map(str, difficulties))} {task.unit}, {lacking} "
+            "could not be found; lower train_samples, or add a harder difficulty."
+        )
+    return [parts[i] for i in range(len(difficulties))]
+
+
+def _first_ones(task: Task, n: int, difficulty: int, seed: int, split: Split) -> Batch:
+    """The first ``n`` different problems that are drawn with this seed, or all where there are fewer."""
+    drawn, before = n, -1
+    while True:
+        problems = task.sample(drawn, difficulty, seed, split)  # those of the last time and as many more
+        places = _first_places(problems.inputs.numpy())
+        no_more = len(places) == before and drawn >= _DRAWS_FOUND * len(places)
+        if len(places) >= n or no_more or drawn >= _DRAWS_WANTED * n:
+            return problems[places[:n]]
+        drawn, before = 2 * drawn, len(places)
+
+
+def _first_places(rows: np.ndarray) -> np.ndarray:
+    """Where each different row comes for the first time, in order."""
+    tokens = int(rows.max(initial=0)) + 1
+    numbers, most = np.zeros(len(rows), np.int64), 1  # one for each row, the same for equal ones alone, below ``most``
+    for column in rows.T:
+        if most * tokens > 2**63:  # long rows: which of those there are so far
+            numbers, most = np.unique(numbers, return_inverse=True)[1], len(rows)
+        numbers, most = numbers * tokens + column, most * tokens
+    return np.sort(np.unique(numbers, return_index=True)[1])
 
 
 def derived_seed(*parts: int) -> int:

@@ -25,6 +25,9 @@ class Recipe:
     """Trained at them in these proportions instead."""
     balanced: bool = False
     """Problems of each difficulty come up as often as those of another, however few there are of them."""
+    different: bool = False
+    """Each problem of the training set is in it once (with fresh: of each epoch's set); what there is too little of at
+    one difficulty, harder ones make up for. For tasks of tokens."""
     valid_difficulty: tuple[int, ...] | None = None
     """Validated at these instead, where the training difficulties have no validation problems of their own."""
     task_options: dict[str, Any] = field(default_factory=dict)
@@ -203,7 +206,17 @@ def _flat(head: str, options: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-_DATA = ("name", "note", "task_options", "difficulty", "valid_difficulty", "shares", "balanced", "weights")
+_DATA = (
+    "name",
+    "note",
+    "task_options",
+    "difficulty",
+    "valid_difficulty",
+    "shares",
+    "balanced",
+    "different",
+    "weights",
+)
 
 
 def alike(one: Recipe, other: Recipe) -> bool:
@@ -271,6 +284,8 @@ def _check(r: Recipe) -> None:
         raise UserError(
             f"shares must be none, or 1 or more for each of {len(r.difficulty)} difficulties, not {r.shares}."
         )
+    if r.different and len(set(r.difficulty)) < len(r.difficulty):
+        raise UserError(f"With different=true, name each difficulty once, not {r.difficulty}.")
     if r.steps < (1 if r.alpha > 0 else 0):
         raise UserError(f"steps must be 1 or more, or 0 without a progressive term, not {r.steps}.")
     positive = ("train_samples", "valid_samples", "batch", "pool", "epochs", "validate_every", "progressive_every")
