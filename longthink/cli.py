@@ -345,7 +345,9 @@ def study(
     rows: Annotated[list[str] | None, typer.Option("--row", help="Only this row; repeat it.")] = None,
     results: Annotated[Path, typer.Option(help="Where results are kept.")] = Path("results"),
     folder: Annotated[str, typer.Option(help="Where runs are kept.")] = "runs",
-    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value for every row's recipe.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value for every row's recipe, and those it goes on from.")
+    ] = None,
     seconds: Annotated[float | None, typer.Option(help="Stop each training after this time.")] = None,
     workers: Annotated[int, typer.Option(help="Runs at a time, a process each.")] = 1,
     together: Annotated[
