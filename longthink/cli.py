@@ -283,8 +283,10 @@ def evaluate(
         chunk = 100 if place.type == "cuda" else 20
     chunk = min(chunk, samples)
     batches: Iterable[lt.Batch]
+    left_out: dict[str, int] = {}
     if read is not None and file is not None:
-        batches, expected = [read(file, samples)], samples
+        batch, left_out = read(file, samples)
+        batches, expected = [batch], len(batch)
     else:
         batches = eval_command.sampled(loaded, chosen, samples, seed, chunk, steps // read_every)
         expected = samples * len(chosen)
@@ -295,7 +297,7 @@ def evaluate(
         "unit": loaded.task.unit,
         "trained": {"difficulty": list(recipe.difficulty), "steps": recipe.steps},
         "seed": seed,
-        **({} if file is None else {"file": file.name}),
+        **({} if file is None else {"file": file.name, "left_out": left_out}),
         "device": str(place),
         "precision": precision,
         "curves": [curve.to_json() for curve in curves],
@@ -322,6 +324,8 @@ def evaluate(
     if file is not None:
         first, rows = "file", [[file.name, *row[1:]] for row in rows]
     print_table((first, *columns), rows, f"{weights}: solved within {steps} steps" if steps else weights)
+    if sum(left_out.values()):
+        print(f"left out  {eval_command.omitted(left_out, expected)}")
     if isinstance(loaded.task, CountsParts):
         limit = loaded.task.failed_above
         failed = sum(error > limit for error in errors)

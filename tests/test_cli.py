@@ -122,8 +122,15 @@ def test_files_and_problems_longer_than_in_training(capsys: pytest.CaptureFixtur
     assert found["file"] == "some.tsv"
     assert found["curves"][0]["samples"] == 3
     assert found["curves"][0]["accuracy"][-1] == 1
+    assert found["left_out"] == {"other_operators": 0, "too_long": 0}  # of those up to the third that fits
     short = json_of(capsys, "eval", "listops", "--file", str(file), "--set", "task.longest=4", "--steps", "22")
     assert short["curves"][0]["samples"] == 1
+    assert short["left_out"] == {"other_operators": 1, "too_long": 2}
+    typed = ["eval", "listops", "--file", str(file), "--steps", "2"]
+    assert main([*typed, "--set", "task.longest=4"]) == 0
+    assert "\nleft out  3 of 4 problems: 1 with operators that the task lacks, 2 too long\n" in capsys.readouterr().out
+    assert main([*typed, "--samples", "3"]) == 0
+    assert "left out" not in capsys.readouterr().out
     longer = json_of(capsys, "solve", "listops", "--size", "20", "--set", "task.longest=none", "--steps", "2")
     assert longer["size"] == 20
     assert longer["problem"].count("[") >= 20
