@@ -156,9 +156,10 @@ def solve(
     budget = solving.default_steps(loaded, batch) if steps is None else steps
     from longthink.terminal import Watching, report
 
+    limits = solving.patience(loaded, budget) if steps is None else []
     with Watching(loaded.task, batch, budget, quiet=as_json) as watching:
         solution = solving.solve(
-            loaded, batch, budget, weights=name, until_rest=not all_steps, on_step=[watching.on_step]
+            loaded, batch, budget, weights=name, until_rest=not all_steps, on_step=[watching.on_step, *limits]
         )
     if out is not None:
         solving.save_figure(solving.answer_picture(solution), out)
