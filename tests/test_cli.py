@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import matplotlib.image
 import pytest
@@ -25,6 +24,7 @@ from longthink import solving, terminal
 from longthink.cli import main
 from longthink.loading import rebuild, shipped
 from longthink.recipes import recipes
+from tests.commands import json_of
 
 COMMAND = [sys.executable, "-m", "longthink"]
 FIELDS = {"task", "problem", "answer", "truth", "solved", "steps", "seconds", "weights"}
@@ -41,13 +41,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def json_of(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
-    assert main([*args, "--json"]) == 0
-    shown = capsys.readouterr()
-    assert shown.err == ""
-    return json.loads(shown.out)
 
 
 def test_solves_a_made_prefix_sum(capsys: pytest.CaptureFixture[str]) -> None:

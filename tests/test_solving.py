@@ -69,7 +69,9 @@ def test_problems_that_do_not_fit_are_never_made(
     for typed in (["mazes", "--size", "201"], ["prefix_sums", "01" * 5_000], ["listops", f"[SM {'1 ' * 999}]"]):
         assert main(["solve", *typed]) == 2
         shown = capsys.readouterr().err
-        assert re.fullmatch(r"This takes some \S+ GiB of memory and there are 0.000977; choose a smaller size.\n", shown)
+        assert re.fullmatch(
+            r"This takes some \S+ GiB of memory and there are 0.000977; choose a smaller size.\n", shown
+        )
     assert main(["eval", "mazes", "--difficulty", "9", "--samples", "1000"]) == 2
     assert "fewer samples or steps, or a smaller chunk." in capsys.readouterr().err
 
