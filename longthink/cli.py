@@ -156,9 +156,10 @@ def solve(
     budget = solving.default_steps(loaded, batch) if steps is None else steps
     from longthink.terminal import Watching, report
 
+    limits = solving.patience(loaded, budget) if steps is None else []
     with Watching(loaded.task, batch, budget, quiet=as_json) as watching:
         solution = solving.solve(
-            loaded, batch, budget, weights=name, until_rest=not all_steps, on_step=[watching.on_step]
+            loaded, batch, budget, weights=name, until_rest=not all_steps, on_step=[watching.on_step, *limits]
         )
     if out is not None:
         solving.save_figure(solving.answer_picture(solution), out)
@@ -283,8 +284,10 @@ def evaluate(
         chunk = 100 if place.type == "cuda" else 20
     chunk = min(chunk, samples)
     batches: Iterable[lt.Batch]
+    left_out: dict[str, int] = {}
     if read is not None and file is not None:
-        batches, expected = [read(file, samples)], samples
+        batch, left_out = read(file, samples)
+        batches, expected = [batch], len(batch)
     else:
         batches = eval_command.sampled(loaded, chosen, samples, seed, chunk, steps // read_every)
         expected = samples * len(chosen)
@@ -295,7 +298,7 @@ def evaluate(
         "unit": loaded.task.unit,
         "trained": {"difficulty": list(recipe.difficulty), "steps": recipe.steps},
         "seed": seed,
-        **({} if file is None else {"file": file.name}),
+        **({} if file is None else {"file": file.name, "left_out": left_out}),
         "device": str(place),
         "precision": precision,
         "curves": [curve.to_json() for curve in curves],
@@ -322,6 +325,8 @@ def evaluate(
     if file is not None:
         first, rows = "file", [[file.name, *row[1:]] for row in rows]
     print_table((first, *columns), rows, f"{weights}: solved within {steps} steps" if steps else weights)
+    if sum(left_out.values()):
+        print(f"left out  {eval_command.omitted(left_out, expected)}")
     if isinstance(loaded.task, CountsParts):
         limit = loaded.task.failed_above
         failed = sum(error > limit for error in errors)
@@ -345,7 +350,9 @@ def study(
     rows: Annotated[list[str] | None, typer.Option("--row", help="Only this row; repeat it.")] = None,
     results: Annotated[Path, typer.Option(help="Where results are kept.")] = Path("results"),
     folder: Annotated[str, typer.Option(help="Where runs are kept.")] = "runs",
-    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value for every row's recipe.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value for every row's recipe, and those it goes on from.")
+    ] = None,
     seconds: Annotated[float | None, typer.Option(help="Stop each training after this time.")] = None,
     workers: Annotated[int, typer.Option(help="Runs at a time, a process each.")] = 1,
     together: Annotated[

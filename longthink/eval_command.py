@@ -85,6 +85,13 @@ def told(curve: dict[str, Any]) -> list[str]:
     return [str(curve["difficulty"]), f"{curve['final_accuracy']:.1%}", str(curve["samples"])]
 
 
+def omitted(left_out: dict[str, int], kept: int) -> str:
+    """How many problems of a file were not tested, and why."""
+    reasons = {"other_operators": "with operators that the task lacks", "too_long": "too long"}
+    counts = ", ".join(f"{count:,} {reasons[reason]}" for reason, count in left_out.items() if count)
+    return f"{sum(left_out.values()):,} of {kept + sum(left_out.values()):,} problems: {counts}"
+
+
 def bits(
     loaded: Loaded,
     name: str,

@@ -29,6 +29,9 @@ from longthink.training.files import finite, replace_file
 AT_REST = 1e-5
 """The shipped networks come to a fixed point: below this relative change nothing moves that matters."""
 MOST_STEPS = 10**12
+MOST_MINUTES = 10.0
+"""That a thought may take whose steps nobody chose; memory and time of a step grow with the square of a row's length,
+and its steps with the depth."""
 _STEPS_A_LEVEL = 1.5
 """Routers take 1 to 1.25 for each operation or function, and those that do not come to rest lose answers later."""
 _BUFFERS = 9  # copies of the state at the worst moment of a step: measured
@@ -218,6 +221,32 @@ def solve(
         change=float(last[0]),
         trained_steps=loaded.recipe.steps,
     )
+
+
+class Patience:
+    """Refuses to think for hours, as soon as the first steps tell how long they take; for budgets that nobody chose."""
+
+    def __init__(self, budget: int, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.budget, self.clock = budget, clock
+        self.began = 0.0
+
+    def __call__(self, moment: Moment) -> None:
+        now = self.clock()
+        if moment.count == 1:  # which is slower where something has to warm up
+            self.began = now
+            return
+        step = (now - self.began) / (moment.count - 1)
+        minutes = step * (self.budget - moment.count) / 60
+        if minutes > MOST_MINUTES:
+            raise UserError(
+                f"A step takes {step:.2g} seconds here, so the usual {self.budget:,} may take {minutes:,.0f} minutes; "
+                "choose how many with --steps, or a shorter problem."
+            )
+
+
+def patience(loaded: Loaded, budget: int) -> list[Callable[[Moment], None]]:
+    """For ``on_step``, where nobody chose the steps; images come to rest long before their budget is spent."""
+    return [] if loaded.task.name in HABITS else [Patience(budget)]
 
 
 class Album:

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import matplotlib.image
 import pytest
@@ -25,6 +24,7 @@ from longthink import solving, terminal
 from longthink.cli import main
 from longthink.loading import rebuild, shipped
 from longthink.recipes import recipes
+from tests.commands import json_of
 
 COMMAND = [sys.executable, "-m", "longthink"]
 FIELDS = {"task", "problem", "answer", "truth", "solved", "steps", "seconds", "weights"}
@@ -41,13 +41,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def json_of(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
-    assert main([*args, "--json"]) == 0
-    shown = capsys.readouterr()
-    assert shown.err == ""
-    return json.loads(shown.out)
 
 
 def test_solves_a_made_prefix_sum(capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,8 +115,15 @@ def test_files_and_problems_longer_than_in_training(capsys: pytest.CaptureFixtur
     assert found["file"] == "some.tsv"
     assert found["curves"][0]["samples"] == 3
     assert found["curves"][0]["accuracy"][-1] == 1
+    assert found["left_out"] == {"other_operators": 0, "too_long": 0}  # of those up to the third that fits
     short = json_of(capsys, "eval", "listops", "--file", str(file), "--set", "task.longest=4", "--steps", "22")
     assert short["curves"][0]["samples"] == 1
+    assert short["left_out"] == {"other_operators": 1, "too_long": 2}
+    typed = ["eval", "listops", "--file", str(file), "--steps", "2"]
+    assert main([*typed, "--set", "task.longest=4"]) == 0
+    assert "\nleft out  3 of 4 problems: 1 with operators that the task lacks, 2 too long\n" in capsys.readouterr().out
+    assert main([*typed, "--samples", "3"]) == 0
+    assert "left out" not in capsys.readouterr().out
     longer = json_of(capsys, "solve", "listops", "--size", "20", "--set", "task.longest=none", "--steps", "2")
     assert longer["size"] == 20
     assert longer["problem"].count("[") >= 20

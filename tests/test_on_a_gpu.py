@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 import torch
 
-from longthink.cli import main
+from tests.commands import json_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -19,11 +16,6 @@ SOLVED = {
     "listops": "[SM [MAX 2 9] 3 [MED 1 4 8]]",
     "babi": "John took the milk. John went to the office. Where is the milk?",
 }
-
-
-def json_of(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
-    assert main([*args, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0"])

@@ -187,6 +187,22 @@ def test_a_study_has_settings_of_its_own(tmp_path: Path) -> None:
     assert "- prefix_sums-dt_recall-alpha1 (seed 0): epochs=2\n" in report(small, tmp_path / "results").read_text()
 
 
+def test_settings_reach_the_recipes_that_rows_go_on_from(tmp_path: Path) -> None:
+    """Other networks would not fit, and other trainings of the first would not be those of the table."""
+    options = TrainingOptions(folder=str(tmp_path / "runs"), accelerator="cpu", quiet=True, tensorboard=False)
+    rows = tuple(row for row in studies["listops"].rows if re.search("-(short|more|long)$", row.recipe))
+    study = replace(TOY, rows=rows, exams=(Exam("depth 1", 1, 10, 2),))
+    small = ["model.width=8", "model.hidden=8", "model.heads=2", "train_samples=10", "batch=10", "valid_samples=10"]
+    files = run(study, [0], (), tmp_path / "results", options, [*small, "epochs=1", "patient_steps=24"])
+    cards = [read_json(file)["card"]["recipe"] for file in files]
+    assert [card["name"] for card in cards] == [f"listops-router-{kind}" for kind in ("short", "more", "long")]
+    assert all((card["model_options"]["width"], card["epochs"]) == (8, 1) for card in cards)
+    text = report(study, tmp_path / "results").read_text()
+    assert "weights=listops-router-short model.width=8 model.hidden=8" in text
+    with pytest.raises(UserError, match="goes on where listops-router-more epochs=2 ended, and there is no such run"):
+        run(study, [0], [rows[-1].label], tmp_path / "results", options, ["epochs=2"])
+
+
 def test_rows_that_are_alike_are_trained_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both orders of the router with two seeds each in stacks of three and one; others by themselves."""
     options = TrainingOptions(folder=str(tmp_path / "runs"), accelerator="cpu", quiet=True, tensorboard=False)

@@ -32,7 +32,7 @@ from longthink.think import ThinkingModule
 from longthink.training.checkpoint import RunFolder
 from longthink.training.data import mixed_problems, prepare
 from longthink.training.files import read_json, write_json
-from longthink.training.recipe import Recipe, override
+from longthink.training.recipe import Recipe, throughout
 from longthink.training.train import TrainingOptions, fit_together, stackable, train, train_together
 
 
@@ -147,8 +147,8 @@ class Study:
         return results / (row.kept_by or self.name)
 
     def recipe(self, name: str, settings: Sequence[str] = ()) -> Recipe:
-        """The recipe of this name as the study has it, with more settings."""
-        return override(recipes[name], [*self.settings, *settings])
+        """The recipe of this name as the study has it, with more settings; so are those that it goes on from."""
+        return throughout(recipes[name], [*self.settings, *settings])
 
 
 studies: Registry[Study] = Registry("study")

@@ -1,8 +1,8 @@
 """Where texts come from: the sources of Python, and of what is installed with us, enwik8, WikiText-103, any text file,
 any folder of them.
 
-A corpus gives the texts of a split in pieces that end where a line ends. Folders are split by file, single files by
-place: 90% for training, then 5% to validate and 5% to test.
+A corpus gives the texts of a split in pieces that end where a line ends. Folders are split by file, single files and
+folders with too few files by place: 90% for training, then 5% to validate and 5% to test.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ _TESTS = ("test/*",)
 """Python's own, more than half of its sources, which many distributions leave out."""
 PACKAGES = ("torch", "sympy", "networkx")
 """Whoever has us has these, for PyTorch needs the other two: some 70 MB of sources."""
+
+_Roots = tuple[tuple[str, Path], ...]
 
 
 class Piece(NamedTuple):
@@ -109,10 +111,11 @@ def _package(name: str) -> Path:
 
 @dataclass(frozen=True)
 class Folder:
-    """Every text file below some folders, each a document; a hash of its path decides the split and the order."""
+    """Every text file below some folders, each a document; a hash of its path decides the split and the order. Where a
+    split would get no file, all are cut as one text in that order."""
 
     name: str
-    roots: tuple[tuple[str, Path], ...]
+    roots: _Roots
     """Each folder with what stands before the paths of its files."""
     pattern: str
     version: str
@@ -122,24 +125,53 @@ class Folder:
 
     def identity(self) -> str:
         listing = [file[1:] for file in _listing(self.roots, self.pattern, self.without)]
-        return hashlib.sha256(repr((self.version, listing)).encode()).hexdigest()
+        # Token files are kept by this name: those of folders that used to be split by file must not be found again.
+        cut_up = () if self._split_by_file() else ("cut as one text",)
+        return hashlib.sha256(repr((self.version, listing, *cut_up)).encode()).hexdigest()
 
     def pieces(self, split: Split) -> Iterator[Piece]:
-        for path, name, *_ in _listing(self.roots, self.pattern, self.without):
-            if split_of(name) != split:
-                continue
-            try:
-                text = path.read_bytes()
-            except OSError:  # not for us to read
-                continue
-            if text and is_text(text):
-                yield Piece(text, True)
+        texts = _texts(self.roots, self.pattern, self.without)
+        if self._split_by_file():
+            return (Piece(text, True) for name, text in texts if split_of(name) == split)
+        return _cut_as_one([text for _, text in texts], split)
+
+    def _split_by_file(self) -> bool:
+        return _has_all_splits(self.roots, self.pattern, self.without)
+
+
+def _cut_as_one(texts: list[bytes], split: Split) -> Iterator[Piece]:
+    first, last = _part(b"".join(texts), split)
+    for text in texts:
+        part = text[max(0, first) : max(0, last)]
+        if part:
+            yield Piece(part, True)
+        first, last = first - len(text), last - len(text)
+
+
+def _texts(roots: _Roots, pattern: str, without: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+    """The path and the text of each file that has any."""
+    for path, name, *_ in _listing(roots, pattern, without):
+        try:
+            text = path.read_bytes()
+        except OSError:  # not for us to read
+            continue
+        if text and is_text(text):
+            yield name, text
 
 
 @lru_cache(maxsize=8)
-def _listing(
-    roots: tuple[tuple[str, Path], ...], pattern: str, without: tuple[str, ...]
-) -> tuple[tuple[Path, str, int, int], ...]:
+def _has_all_splits(roots: _Roots, pattern: str, without: tuple[str, ...]) -> bool:
+    """Does each split get a file? Read only until that is clear, and once a process."""
+    found: set[Split] = set()
+    for name, _ in _texts(roots, pattern, without):
+        found.add(split_of(name))
+        if len(found) == len(SPLITS):
+            return True
+    return False
+
+
+@lru_cache(maxsize=8)
+def _listing(roots: _Roots, pattern: str, without: tuple[str, ...]) -> tuple[tuple[Path, str, int, int], ...]:
     """Files with their paths below the folders, sizes and times of change; looked up once a process."""
     found = []
     for prefix, root in roots:
@@ -189,10 +221,16 @@ class OneFile:
             text = b"".join(blocks(file))
         if not is_text(text):
             raise UserError(f"{self.path} is not text in UTF-8; name a text file.")
-        ends = [0, cut(text, 0.9), cut(text, 0.95), len(text)]
-        place = SPLITS.index(split)
-        if text[ends[place] : ends[place + 1]]:
-            yield Piece(text[ends[place] : ends[place + 1]], True)
+        first, last = _part(text, split)
+        if text[first:last]:
+            yield Piece(text[first:last], True)
+
+
+def _part(text: bytes, split: Split) -> tuple[int, int]:
+    """Where the split of one text begins and ends."""
+    ends = [0, cut(text, 0.9), cut(text, 0.95), len(text)]
+    place = SPLITS.index(split)
+    return ends[place], ends[place + 1]
 
 
 def cut(text: bytes, fraction: float) -> int:

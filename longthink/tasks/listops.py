@@ -108,9 +108,9 @@ class ListOps(TokenTask):
     def evaluate(self, words: Sequence[str]) -> tuple[int, int]:
         return _evaluate(words)
 
-    def read(self, path: str | Path, limit: int | None = None) -> Batch:
-        """Of an original file the first problems that are not too long."""
-        return load_listops(path, limit, self.longest)
+    def read(self, path: str | Path, limit: int | None = None) -> tuple[Batch, dict[str, int]]:
+        """Of an original file the first problems that fit, and how many before the last of them do not, by reason."""
+        return _read(path, limit, self.longest)
 
 
 def load_listops(path: str | Path, limit: int | None = None, longest: int | None = None) -> Batch:
@@ -120,11 +120,16 @@ def load_listops(path: str | Path, limit: int | None = None, longest: int | None
     Every label is compared with the value found here. Problems with FIRST, LAST, PM (product) or FLSUM (sum of the
     first two), which our task lacks, are checked and left out. The brackets ( and ) say nothing and are dropped.
     """
+    return _read(path, limit, longest)[0]
+
+
+def _read(path: str | Path, limit: int | None, longest: int | None) -> tuple[Batch, dict[str, int]]:
     name, known = Path(path).name, set(ListOps.tokens)
     if ".tar" in Path(path).suffixes:
         raise UserError(f"{name} is an archive; take the files out and name one of them.")
     problems: list[list[str]] = []
     answers, depths = list[int](), set[int]()
+    left_out = {"other_operators": 0, "too_long": 0}
     for number, line in enumerate(read_lines(path), 1):
         if limit is not None and len(problems) == limit:
             break
@@ -138,18 +143,23 @@ def load_listops(path: str | Path, limit: int | None = None, longest: int | None
             raise UserError(f"Line {number} of {name}: {error}") from error
         if value != int(label):
             raise UserError(f"Line {number} of {name} says {label} and the value is {value}; get the file again.")
-        if known.issuperset(words) and (longest is None or len(words) <= longest):
+        if not known.issuperset(words):
+            left_out["other_operators"] += 1
+        elif longest is not None and len(words) > longest:
+            left_out["too_long"] += 1
+        else:
             problems.append(words)
             answers.append(value)
             depths.add(depth)
     if not problems:
         room = "" if longest is None else f" and at most {longest} tokens"
         raise UserError(f"There are no problems in {name} that have MIN, MAX, MED and SM alone{room}.")
-    return Batch(
+    batch = Batch(
         inputs=ListOps().encoded(problems),
         targets=torch.tensor(answers),
         difficulty=depths.pop() if len(depths) == 1 else 0,
     )
+    return batch, left_out
 
 
 def _evaluate(words: Sequence[str], others: dict[str, Callable[[list[int]], int]] | None = None) -> tuple[int, int]:

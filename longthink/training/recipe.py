@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shlex
 import types
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -35,7 +37,7 @@ class Recipe:
     model_options: dict[str, Any] = field(default_factory=dict)
     weights: str | None = None
     """What to start from: a recipe, whose run with the same seed must have ended, shipped weights or a run's folder;
-    None for random weights."""
+    None for random weights. A recipe's own settings stand behind its name: ``listops-router-short model.width=32``."""
     note: str = ""
     """Where the numbers come from, and what was decided where sources differ."""
 
@@ -166,6 +168,29 @@ def override(recipe: Recipe, settings: list[str]) -> Recipe:
         else:
             changes[key] = _parse(key, text, types[key])
     return replace(recipe, **changes)  # all at once: only the result must make sense
+
+
+def throughout(recipe: Recipe, settings: Sequence[str]) -> Recipe:
+    """Apply settings to a recipe and to all that it goes on from, whose networks must have its shape; where they say
+    the weights, these are what they are."""
+    changed = override(recipe, list(settings))
+    pairs = [[part.strip() for part in setting.split("=", 1)] for setting in settings]
+    passed = [f"{key}={text}" for key, text in pairs if key not in ("name", "note")]
+    if not passed or any(key == "weights" for key, _ in pairs) or source_of(changed) is None:
+        return changed
+    return replace(changed, weights=f"{changed.weights} {shlex.join(passed)}")
+
+
+def source_of(recipe: Recipe) -> Recipe | None:
+    """The recipe that this one goes on from, with the settings that stand behind its name; None for other weights."""
+    name, *_ = (recipe.weights or "").split(" ")  # of a folder, which may have any name, nothing else is read
+    if name not in recipes:
+        return None
+    try:
+        _, *settings = shlex.split(recipe.weights or "")
+    except ValueError:
+        raise UserError(f"A quotation mark is missing in the weights {recipe.weights}; add it.") from None
+    return throughout(recipes[name], settings)
 
 
 def _with(options: dict[str, Any], path: str, value: Any, key: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ bit-identical on a CPU to one that was not.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -27,7 +28,7 @@ from longthink.training.checkpoint import RunFolder, load_last
 from longthink.training.compiled import check_compiler
 from longthink.training.data import prepare
 from longthink.training.member import Member
-from longthink.training.recipe import Recipe, alike, recipes
+from longthink.training.recipe import Recipe, alike, source_of
 from longthink.training.schedule import make_optimizer
 from longthink.training.trainer import Trainer, TrainingOptions
 
@@ -116,23 +117,39 @@ def _beginning(run: RunFolder) -> tuple[Task, ThinkingModule]:
     recipe = run.recipe
     problem, model = rebuild(recipe, run.seed, beside=run.path)
     if recipe.weights is not None and not run.last.exists():  # a run that goes on has its own
-        reason = misfit(model, load(_source(recipe.weights, run)).model.state_dict())
+        reason = misfit(model, load(_start_of(recipe.weights, run)).model.state_dict())
         if reason:
-            raise UserError(f"The weights {recipe.weights} are of another network than this one: {reason}")
+            raise UserError(_another(recipe, reason))
     return problem, model
 
 
-def _source(weights: str, run: RunFolder) -> str:
+def _another(recipe: Recipe, reason: str) -> str:
+    """Why a recipe cannot start from its weights, and what to do where they are a recipe's."""
+    source = source_of(recipe)
+    hint = "" if source is None else f"; settings of theirs stand behind their name: --set 'weights={source.name} k=v'"
+    return f"The weights {recipe.weights} are of another network than this one: {reason.rstrip('.')}{hint}."
+
+
+def _start_of(weights: str, run: RunFolder) -> str:
     """Of a recipe, its run with the same seed; shipped weights and folders are what they are called."""
-    if weights not in recipes:
+    source = source_of(run.recipe)
+    if source is None:
         return weights
-    before = RunFolder(run.path.parent, recipes[weights], run.seed)
+    before = RunFolder(run.path.parent, source, run.seed)
     if not before.finished():
         raise UserError(
             f"{run.recipe.name} goes on where {weights} ended, and there is no such run in {run.path.parent}; "
-            f"first: longthink train {weights} --seed {run.seed}"
+            f"first: longthink train {source.name} --seed {run.seed}{_settings(source, weights)}"
         )
     return str(before.path)
+
+
+def _settings(source: Recipe, weights: str) -> str:
+    """What to type behind a recipe's name so that its run is the one that ``weights`` says."""
+    _, *settings = shlex.split(weights)
+    if settings and source.weights is not None:  # which are to have the settings too
+        settings.append(f"weights={source.weights}")
+    return "".join(f" --set {shlex.quote(setting)}" for setting in settings)
 
 
 def _check_together(several: Sequence[Recipe], devices: int) -> None:

@@ -79,12 +79,12 @@ class Solved:
 
 
 class Bits:
-    """Bits per byte of a text, read on from block to block."""
+    """Bits per byte of a text, read on from block to block; these may be longer or shorter than those of training."""
 
     def __init__(self, recipe: Recipe, task: Any) -> None:
         streams = min(recipe.batch, 16)
         self.steps = recipe.steps
-        self.stream = task.stream("valid", streams, max(recipe.difficulty))
+        self.stream = task.stream("valid", streams, max(recipe.valid_difficulty or recipe.difficulty))
         self.blocks = max(1, recipe.valid_samples // streams)
 
     def __call__(self, model: ThinkingModule) -> Verdict:

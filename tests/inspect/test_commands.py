@@ -19,6 +19,7 @@ from longthink.inspect.commands import app
 from longthink.loading import rebuild
 from longthink.solving import usable_device
 from longthink.training.recipe import Recipe
+from tests import commands
 
 ALWAYS = {"weights", "task", "unit", "trained"}
 
@@ -28,10 +29,7 @@ def run(*args: str) -> None:
 
 
 def json_of(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
-    run(*args, "--json")
-    shown = capsys.readouterr()
-    assert shown.err == ""
-    return json.loads(shown.out)
+    return commands.json_of(capsys, "inspect", *args)
 
 
 def folder(path: Path, model: str, **options: Any) -> str:

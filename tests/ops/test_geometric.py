@@ -148,6 +148,11 @@ for n, heads, channels in [(1, 1, 16), (5, 2, 20), (17, 1, 32)]:
         ours, plain = (read_and_gradients(read, *arguments) for read in (fused_read, plain_read))
         for a, b in zip(ours, plain):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5)
+        half = [t.half() if t is not None and t.is_floating_point() else t for t in arguments]
+        exact = [t.double() if t is not None and t.is_floating_point() else t for t in half]
+        for a, b in zip(read_and_gradients(fused_read, *half), read_and_gradients(plain_read, *exact)):
+            assert a.dtype == torch.float16  # bfloat16 cannot be multiplied in the interpreter
+            assert (a.double() - b).norm() <= 2e-3 * b.norm() + 1e-12
 # a mask that lies in memory column by column
 q, kv, direction, _ = reading_problem(7, 1, 16, True, False)
 padding = torch.rand(7, len(q)).T > 0.5
@@ -182,7 +187,7 @@ def test_kernel_equals_plain_on_a_gpu(n: int, kind: torch.dtype, directed: bool,
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the compiled kernel needs a GPU")
 @pytest.mark.parametrize(("n", "heads", "channels"), [(1, 1, 16), (12, 1, 256), (33, 4, 64), (50, 16, 32), (64, 2, 20)])
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16])
 def test_fused_reading_equals_plain_on_a_gpu(n: int, heads: int, channels: int, kind: torch.dtype) -> None:
     from longthink.ops.geometric.fused import fused_read
 

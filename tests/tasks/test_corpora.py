@@ -15,12 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longthink.errors import UserError
-from longthink.tasks import corpora
+from longthink.tasks import corpora, task
 from longthink.tasks.base import SPLITS
-from longthink.tasks.corpora import OneFile, _listing, corpus, cut, is_text, lines, split_of
+from longthink.tasks.corpora import Folder, OneFile, _listing, corpus, cut, is_text, lines, split_of
 from longthink.tasks.downloads import Published, cache_folder, obtain
 
 DATA = bytes(range(256)) * 300
+VALID = ["16.txt", "35.txt", "50.txt", "65.txt", "70.txt", "71.txt"]
+TEST = ["13.txt", "33.txt", "42.txt", "45.txt", "73.txt"]
 
 
 @given(st.text(alphabet="ab\nß€😀", max_size=200), st.floats(0, 1))
@@ -84,6 +86,50 @@ def test_folders_are_split_by_path(tmp_path: Path) -> None:
     assert 340 < len(texts["train"]) < 380
     assert len(texts["valid"]) > 5 < len(texts["test"])
     assert texts["train"] != sorted(texts["train"])  # mixed, so that each stream sees all kinds
+
+
+def test_the_split_of_a_path_is_for_ever() -> None:
+    """Results rest on it."""
+    names = [f"{i}.txt" for i in range(100)]
+    assert [name for name in names if split_of(name) == "valid"] == VALID
+    assert [name for name in names if split_of(name) == "test"] == TEST
+
+
+@pytest.mark.parametrize("names", [["0.txt"], ["0.txt", "1.txt"], ["a/0.txt", "b/1.txt", "2.txt"], VALID[:1], TEST])
+def test_folders_with_few_files_have_text_for_all_splits(names: list[str], tmp_path: Path) -> None:
+    """None of the paths alone gives all three; texts are cut as one, in the same order, and nothing is in two."""
+    root = tmp_path / "few"
+    written = []
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        written += [f"{name}: line {i}\n" for i in range(100)]
+        (root / name).write_text("".join(line for line in written if line.startswith(name)))
+    (root / "binary").write_bytes(b"\0\1")
+    found = corpus(str(root), tmp_path)
+    texts = {split: [piece.text.decode() for piece in found.pieces(split)] for split in SPLITS}
+    again = [line for split in SPLITS for text in texts[split] for line in text.splitlines(keepends=True)]
+    assert sorted(again) == sorted(written)
+    sizes = [sum(map(len, texts[split])) / len("".join(written)) for split in SPLITS]
+    assert sizes == pytest.approx([0.9, 0.05, 0.05], abs=0.03)
+    for split in SPLITS:
+        assert all(len({line.split(":")[0] for line in text.splitlines()}) == 1 for text in texts[split])
+        assert all(piece.begins for piece in found.pieces(split))  # no piece goes on with another file
+    here = task("text", corpus=str(root), folder=str(tmp_path / "cache"))
+    assert here.check(here.sample(3, 8, 0, "valid")).all()
+
+
+def test_token_files_of_another_split_are_not_found_again(tmp_path: Path) -> None:
+    """A folder that is cut up has another name than the same files had when they were split by path."""
+    (tmp_path / "0.txt").write_text("line\n" * 100)
+    found = corpus(str(tmp_path), tmp_path)
+    assert isinstance(found, Folder)
+    listing = [file[1:] for file in _listing(found.roots, found.pattern, found.without)]
+    by_path = hashlib.sha256(repr(("", listing)).encode()).hexdigest()
+    assert found.identity() != by_path
+    library = corpus("python", tmp_path)
+    assert isinstance(library, Folder)
+    listing = [file[1:] for file in _listing(library.roots, library.pattern, library.without)]
+    assert library.identity() == hashlib.sha256(repr((library.version, listing)).encode()).hexdigest()
 
 
 def test_the_standard_library_is_there_without_a_download(tmp_path: Path) -> None:

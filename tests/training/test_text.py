@@ -51,6 +51,18 @@ def test_a_text_is_learned_and_validated_in_bits(
     assert found["samples"] > 100
 
 
+def test_texts_are_validated_in_blocks_of_their_own_length(toy: Recipe, tmp_path: Path) -> None:
+    plain = replace(toy, epochs=1)
+    found = [load(train(replace(plain, valid_difficulty=d), 0, options(tmp_path))) for d in (None, (10, 30))]
+    verdicts = [one.card["validation"] for one in found]
+    assert [one["samples"] for one in verdicts] == [4 * 8 * 12, 4 * 3 * 30]
+    assert verdicts[0]["bits_per_byte"] != verdicts[1]["bits_per_byte"]
+    weights, same = (one.model.state_dict() for one in found)
+    assert all(torch.equal(weights[name], same[name]) for name in weights)  # trained alike
+    with pytest.raises(UserError, match="blocks of 1 token or more"):
+        train(replace(plain, valid_difficulty=(0,)), 0, options(tmp_path))
+
+
 def test_going_on_is_the_same_as_never_stopping(toy: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = train(toy, 0, options(tmp_path / "whole"))
     late = Trainer._is_late
