@@ -170,7 +170,7 @@ def test_a_study_from_training_to_table(tmp_path: Path) -> None:
         path.write_text(json.dumps(card))
     text = report(TOY, results).read_text()
     one = "prefix_sums-dt_recall-alpha1"
-    assert f"- toy (0), test 1,200 bytes (00ff): {one} (seed 0), {one} (seed 1)\n- toy (1)" in text
+    assert f"- toy (0), test 1,200 bytes (00ff): {one} (seeds 0-1)\n- toy (1)" in text
 
 
 def test_a_study_has_settings_of_its_own(tmp_path: Path) -> None:
@@ -185,6 +185,32 @@ def test_a_study_has_settings_of_its_own(tmp_path: Path) -> None:
     (file,) = run(small, [0], ("recall",), tmp_path / "results", options, ["epochs=2"])
     assert read_json(file)["card"]["recipe"]["epochs"] == 2
     assert "- prefix_sums-dt_recall-alpha1 (seed 0): epochs=2\n" in report(small, tmp_path / "results").read_text()
+
+
+def test_runs_that_differ_in_the_same_settings_are_listed_together(tmp_path: Path) -> None:
+    results, rows = tmp_path / "results", TOY.rows[:2]
+    (results / TOY.name).mkdir(parents=True)
+
+    def store(row: Row, seed: int, **changes: Any) -> None:
+        recipe = replace(recipes[row.recipe], **changes)
+        card = {"recipe": recipe.to_json(), "updates": 1, "minutes": 1, "hardware": "none", "parameters": 1}
+        found = {"row": row.label, "seed": seed, "card": card, "exams": {}}
+        (results / TOY.name / f"{recipe.name}-seed{seed}.json").write_text(json.dumps(found))
+
+    for seed in (0, 1, 2, 5):
+        store(rows[0], seed, epochs=7, batch=20)
+    store(rows[1], 0, epochs=7, batch=30)
+    store(rows[0], 3, epochs=7)
+    store(rows[1], 4, epochs=9)  # nothing in common with the one before
+    one, other = (row.recipe for row in rows)
+    lines = report(TOY, results).read_text().split("today:\n\n")[1].split("\n\n")[0].splitlines()
+    assert lines == [
+        "- epochs=7 in all of these, and:",
+        f"  - {one} (seeds 0-2, 5): batch=20",
+        f"  - {other} (seed 0): batch=30",
+        f"- {one} (seed 3): epochs=7",
+        f"- {other} (seed 4): epochs=9",
+    ]
 
 
 def test_settings_reach_the_recipes_that_rows_go_on_from(tmp_path: Path) -> None:

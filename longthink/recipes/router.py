@@ -15,21 +15,20 @@ which draws depths alike and keeps each problem once, so that half have five fun
 as in the text, leave few different ones of five functions). Ours may repeat, as half of all problems are kept for
 tests; and all depths come up equally often. CTL++'s has equal parts where there are enough different problems (E.1.2);
 the public code adds all pairs of functions that training allows, ours has half of them, for the others validate. Each
-problem is in it once: all single functions with a symbol, nearly all pairs and triples that are for training. Depths
-come up equally often here too: otherwise seven in a thousand problems have one or two functions, and learning begins
-much later. Its answers are read from the first column (the begin token, next to the function that is applied last), and
-its router has no weight decay: so in the public code, where the text is silent. Its Transformer has a rate of 5e-4,
-with which all seeds learn (published: 1.5e-4, with which half of them did, after up to 300,000 updates). Arithmetic
-begins at depth 1, of which half of the 200 problems are kept for tests (text: 0 to 5; the code trains on all 200).
-Checkpoints are chosen by easy validation accuracy, never by deeper problems (the published runs used a depth validation
-set); a run is over when ten validations in a row were without an error (the published ones went on). What is validated
-and kept is the average of about the last 1,000 updates' weights, but for the short recipes.
+problem is in it once: all single functions with a symbol, all pairs and triples that are for training, and longer ones
+in equal parts. Depths come up equally often here too: otherwise eight in a thousand problems have one or two functions,
+and learning begins much later. Its answers are read from the first column (the begin token, next to the function that
+is applied last), and its router has no weight decay: so in the public code, where the text is silent. Its Transformer
+has a rate of 5e-4, with which all seeds learn (published: 1.5e-4, with which half of them did, after up to 300,000
+updates). Arithmetic begins at depth 1, of which half of the 200 problems are kept for tests (text: 0 to 5; the code
+trains on all 200). Checkpoints are chosen by easy validation accuracy, never by deeper problems (the published runs
+used a depth validation set); a run is over when ten validations in a row were without an error (the published ones went
+on). What is validated and kept is the average of about the last 1,000 updates' weights, but for the short recipes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -221,35 +220,10 @@ def _ablations() -> None:
                 make(row, name, model_options=options, steps=14, note="Table D.2, as published after 30,000 updates")
 
 
-def possible_problems(variant: str, functions: int, shared: int = 16, overlapping: int = 6) -> int:
-    """Of CTL++, with so many functions in training; for S with more than two of them, on average over the tables."""
-    if variant != "S":
-        return 8 * 2 * 16**functions
-    group = (32 - shared) // 4
-    pairs = group * (16 * group + shared * (8 + overlapping))  # from both groups, for all symbols
-    return int(pairs ** (functions // 2) / 8 ** (functions // 2 - 1))
-
-
-def fill_up(samples: int, most: Sequence[int]) -> tuple[int, ...]:
-    """Equal parts that add up to ``samples``, but for those that cannot be so large."""
-    parts: dict[int, int] = {}
-    for done, i in enumerate(sorted(range(len(most)), key=lambda i: most[i])):
-        parts[i] = min(most[i], (samples - sum(parts.values())) // (len(most) - done))
-    return tuple(parts[i] for i in range(len(most)))
-
-
-def _ctlpp_shares(variant: str, depths: tuple[int, ...], *options: int) -> tuple[int, ...]:
-    """Half of all problems belong to the training set, and all with one function. (Half on average: the split is drawn
-    by content, and what is missing of short problems is made up for by longer ones.)"""
-    return fill_up(300_000, [possible_problems(variant, d, *options) // min(d, 2) for d in depths])
-
-
 def _other_sets(recipe: Recipe) -> None:
     """What short problems are for: none with one function; each as often as any other; both, nearly as in the public
     code, which has all pairs and not half of them."""
-    longer = recipe.difficulty[1:]
-    without: dict[str, Any] = {"difficulty": longer}
-    without["shares"] = _ctlpp_shares(recipe.task_options["variant"], longer)
+    without: dict[str, Any] = {"difficulty": recipe.difficulty[1:]}
     rare: dict[str, Any] = {"balanced": False}
     for name, changes in (("no_singles", without), ("short_rare", rare), ("public_set", {**without, **rare})):
         note = "Table 6.1 with another training set"
@@ -300,8 +274,8 @@ def _ctlpp() -> None:
                 task="ctlpp",
                 task_options={"variant": variant},
                 difficulty=depths,
-                shares=_ctlpp_shares(variant, depths),
-                different=True,
+                shares=None,
+                different=True,  # so that what there is too little of in equal parts, longer problems make up for
                 valid_difficulty=tuple(d for d in depths if d > 1),
                 model=model,
                 model_options=options,
@@ -320,9 +294,8 @@ def _ctlpp() -> None:
             else:
                 for shared, overlapping in S_GRID:
                     options = {"variant": "S", "shared_functions": shared, "overlapping_symbols": overlapping}
-                    shares = _ctlpp_shares("S", depths, shared, overlapping)
                     name = f"{recipe.name}-{shared}-{overlapping}"
-                    add(replace(recipe, name=name, task_options=options, shares=shares))
+                    add(replace(recipe, name=name, task_options=options))
 
 
 _published()

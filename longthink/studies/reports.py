@@ -141,16 +141,16 @@ def _grid(study: Study, options: tuple[str, str], one: Exam, found: Found) -> li
 def _how(study: Study, found: Found) -> list[str]:
     head = ["row", "recipe", "seed", "updates", "batch", "minutes", "hardware", "parameters"]
     rows: list[list[str]] = []
-    others: dict[str, list[str]] = {}
-    data: dict[str, list[str]] = {}
+    others: dict[tuple[str, ...], list[tuple[str, int]]] = {}
+    data: dict[str, list[tuple[str, int]]] = {}
     for label, runs in found.items():
         for run_ in runs:
             card = run_["card"]
             recipe = Recipe.from_json(card["recipe"])
             changed = recipe.name not in recipes or recipe.hash() != study.recipe(recipe.name).hash()
             if changed:
-                others.setdefault(_changes(study, recipe), []).append(f"{recipe.name} (seed {run_['seed']})")
-            data.setdefault(_data(card), []).append(f"{recipe.name} (seed {run_['seed']})")
+                others.setdefault(_changes(study, recipe), []).append((recipe.name, run_["seed"]))
+            data.setdefault(_data(card), []).append((recipe.name, run_["seed"]))
             stopped = ", stopped" if "finished" in run_ and run_["finished"] is None else ""  # older ones do not say
             updates = f"{card['updates']} of {recipe.updates}{stopped}"
             cells = [label, recipe.name + "\\*" * changed, run_["seed"], updates, recipe.batch]
@@ -159,14 +159,14 @@ def _how(study: Study, found: Found) -> list[str]:
     what = "Updates and minutes of the chosen checkpoint, of all that the recipe plans."
     if study.settings:
         what += f" All recipes with {', '.join(study.settings)}."
-    note = [f"- {', '.join(names)}: {settings}" for settings, names in others.items()]
+    note = _changed(others)
     if note:
         note = ["\\* Settings that differ from the recipe of this name today:", "", *note, ""]
     if len(data) > 1:
         note += [
             "Data differ, and figures with them:",
             "",
-            *(f"- {one}: {', '.join(who)}" for one, who in data.items()),
+            *(f"- {one}: {_names(who)}" for one, who in data.items()),
         ]
         note += [""]
     elif list(data) != [_NOT_NOTED]:
@@ -185,10 +185,47 @@ def _data(card: dict[str, Any]) -> str:
     return f"{about['corpus']} ({about['version']}), {', '.join(known)}"
 
 
-def _changes(study: Study, recipe: Recipe) -> str:
+def _changes(study: Study, recipe: Recipe) -> tuple[str, ...]:
     if recipe.name not in recipes:
-        return "no recipe has this name today"
-    return ", ".join(differences(recipe, study.recipe(recipe.name)))
+        return ("no recipe has this name today",)
+    return tuple(differences(recipe, study.recipe(recipe.name)))
+
+
+def _changed(others: dict[tuple[str, ...], list[tuple[str, int]]]) -> list[str]:
+    """A list of runs by what they differ in. Where several differ in the same settings and some have the same value in
+    all of them, these are said once, above lines that are short enough to compare."""
+    alike: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for settings in others:
+        alike.setdefault(tuple(setting.partition("=")[0] for setting in settings), []).append(settings)
+    lines = []
+    for group in alike.values():
+        common = [setting for setting in group[0] if all(setting in settings for settings in group)]
+        if len(group) == 1 or not common:
+            lines += [f"- {_names(others[settings])}: {', '.join(settings)}" for settings in group]
+            continue
+        lines.append(f"- {', '.join(common)} in all of these, and:")
+        for settings in group:
+            own = ", ".join(setting for setting in settings if setting not in common)
+            lines.append(f"  - {_names(others[settings])}: {own}")
+    return lines
+
+
+def _names(runs: Sequence[tuple[str, int]]) -> str:
+    """Recipes with their seeds: ``one (seed 3), other (seeds 0-2, 5)``."""
+    seeds: dict[str, list[int]] = {}
+    for name, seed in runs:
+        seeds.setdefault(name, []).append(seed)
+    return ", ".join(f"{name} (seed{'s' * (len(each) > 1)} {_ranges(each)})" for name, each in seeds.items())
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in found)
 
 
 def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

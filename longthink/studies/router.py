@@ -223,15 +223,16 @@ def _expressions() -> None:
 
 
 _REPEATED = (
-    "The training set of today's recipes has each problem once: all 256 single functions with a symbol, as the text "
-    "says, and nearly all pairs and triples that are for training. Where different=False is noted below, it was drawn "
-    "with replacement, so that about 160 of the 256 are in it and two thirds of the pairs and triples. Where "
-    "shares=None is noted too, it has as many problems of each depth, those of one and two functions many times, and "
-    "fewer different long ones."
+    "The training set of today's recipes has each problem once: all 256 single functions with a symbol (but where the "
+    "row has none), all pairs and triples that are for training, and longer ones in equal parts. Where different=False "
+    "is noted below, it was drawn with replacement. With the shares noted there, about as many short ones were drawn "
+    "as there are, so that about 160 of the 256 are in it and two thirds of the pairs and triples. Where no shares are "
+    "noted, as many were drawn of each depth: those of one and two functions many times, and fewer different long ones."
 )
 _REPEATED_S = (
-    "Where different=False is noted below, the training set was drawn with replacement, and has about two thirds of "
-    "the pairs that today's has, and of the problems with four functions."
+    "The training set of today's recipes has each problem once: all with two and with four functions that are for "
+    "training, the rest with six. Where different=False is noted below, it was drawn with replacement, in the shares "
+    "that are noted, and has about two thirds of those with two and four functions."
 )
 _FIRST = (
     "Unless the row says otherwise, Transformers and NDR are read from the first column, as in the public code, and "

@@ -15,8 +15,6 @@ from longthink.errors import UserError
 from longthink.loading import rebuild
 from longthink.models.deepthinking import DeepThinking
 from longthink.recipes import recipes
-from longthink.recipes.router import fill_up, possible_problems
-from longthink.tasks import task as made_task
 from longthink.training.losses import draw_plan
 from longthink.training.recipe import Recipe, differences, override
 from tests.fixtures import published
@@ -290,28 +288,12 @@ def test_the_hash_sees_everything_but_name_and_note(data: st.DataObject, name: s
     assert again.hash() == changed.hash()
 
 
-def test_as_many_problems_of_each_depth_as_there_are() -> None:
-    assert fill_up(10, [100, 100]) == (5, 5)
-    assert fill_up(10, [100, 2, 3]) == (5, 2, 3)
-    assert fill_up(10, [1, 2]) == (1, 2)
-    for variant, depth in (("A", 2), ("R", 2), ("S", 2)):
-        made = made_task("ctlpp", variant=variant).sample(60_000, depth, 0, "train").inputs.unique(dim=0)
-        assert len(made) == pytest.approx(possible_problems(variant, depth) / 2, rel=0.1)
-    shares = recipes["ctlpp-A-router"].shares
-    assert shares is not None
-    assert shares[:3] == (256, 2048, 32_768)
-    assert sum(shares) == recipes["ctlpp-A-router"].train_samples
-
-
 @pytest.mark.parametrize("name", [name for name in recipes if name.startswith("ctlpp-")])
 def test_training_sets_of_ctlpp(name: str) -> None:
     recipe = recipes[name]
-    assert recipe.shares is not None
-    assert len(recipe.shares) == len(recipe.difficulty)
-    variant, *groups = recipe.task_options.values()  # of S: how many functions are shared, how many symbols overlap
-    most = [possible_problems(variant, depth, *groups) // min(depth, 2) for depth in recipe.difficulty]
-    assert all(share <= there for share, there in zip(recipe.shares, most, strict=True))
-    assert sum(recipe.shares) == min(recipe.train_samples, sum(most))
+    assert (recipe.shares, recipe.different, recipe.train_samples) == (None, True, 300_000)
+    variant = recipe.task_options["variant"]
+    assert set(recipe.difficulty) | {1} == ({1, 2, 4, 6} if variant == "S" else {1, 2, 3, 4, 5, 6})
     singles = not name.endswith(("no_singles", "public_set")) and variant != "S"
     assert (1 in recipe.difficulty) == singles
     assert recipe.balanced == (not name.endswith(("short_rare", "public_set")))

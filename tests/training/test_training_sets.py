@@ -18,6 +18,9 @@ from hypothesis import strategies as st
 from longthink.errors import UserError
 from longthink.recipes import recipes
 from longthink.tasks import task
+from longthink.tasks.ctlpp import CTLPP
+from longthink.tasks.rng import SPLIT_CODES, split_code
+from longthink.tasks.tokens import content_hash
 from longthink.training.data import TrainingData, _first_places, derived_seed, different_problems, proportions
 from longthink.training.recipe import Recipe, alike, differences
 from longthink.training.train import train
@@ -25,6 +28,8 @@ from tests.training.toy import TOY, options
 
 ROOT = Path(__file__).parents[2]
 CTL = replace(recipes["ctl-router"], shares=None, balanced=False, different=True)
+OLD_SHARES = (256, 2_048, 32_768, 88_309, 88_309, 88_310)
+"""Of stored runs of CTL++ A and R."""
 
 
 def data_of(recipe: Recipe, seed: int = 0) -> TrainingData:
@@ -54,9 +59,9 @@ def whole(recipe: Recipe, seed: int = 0) -> list[tuple[int, ...]]:
         ("ctl-router", {}, "c7335357609fe118"),
         ("arithmetic-router", {}, "7c053b0d693867a9"),
         ("listops-router", {"fresh": True}, "82302ccbf172146e"),
-        ("ctlpp-A-router", {"different": False}, "e0c051846bf4d636"),
-        ("ctlpp-R-router-short_rare", {"different": False}, "878af4f7285be609"),
-        ("ctlpp-S-router-8-4", {"different": False}, "3337c0a45d0da795"),
+        ("ctlpp-A-router", {"different": False, "shares": OLD_SHARES}, "e0c051846bf4d636"),
+        ("ctlpp-R-router-short_rare", {"different": False, "shares": OLD_SHARES}, "878af4f7285be609"),
+        ("ctlpp-S-router-8-4", {"different": False, "shares": (576, 82_944, 216_480)}, "3337c0a45d0da795"),
     ],
 )
 def test_sets_that_may_repeat_are_those_of_stored_runs(name: str, changes: dict[str, Any], golden: str) -> None:
@@ -78,7 +83,7 @@ def test_sets_that_may_repeat_are_those_of_stored_runs(name: str, changes: dict[
 )
 def test_no_problem_is_there_twice(name: str, samples: int, seed: int, equal: bool) -> None:
     recipe = replace(recipes[name], different=True, balanced=False, train_samples=samples, batch=samples)
-    recipe = replace(recipe, shares=None) if equal else recipe
+    recipe = replace(recipe, shares=None if equal else tuple(range(1, len(recipe.difficulty) + 1)))
     data = data_of(recipe, seed)
     batch = data.batch(0)
     problems = epoch_of(data)
@@ -88,21 +93,54 @@ def test_no_problem_is_there_twice(name: str, samples: int, seed: int, equal: bo
     assert set(epoch_of(data, 1)) == set(problems)
 
 
-@pytest.mark.parametrize("variant", ["A", "R"])
-def test_sets_of_ctlpp_are_those_that_are_stored(variant: str) -> None:
-    """All single functions are in them (E.1.2), and each length equally often where there are enough."""
-    problems = whole(recipes[f"ctlpp-{variant}-router"])
+def there_are(made: CTLPP, depth: int) -> set[tuple[int, ...]]:
+    """All problems with so many functions that are for training: every walk that it allows, of those the split's."""
+    groups, restrictions, tokens = made.groups, made.restrictions, made.tokens
+    follow = {
+        "A": {"": ("a", "b"), "a": ("b",), "b": ("a",)},
+        "R": {"": ("a", "b"), "a": ("a",), "b": ("b",)},
+        "S": {"a1": ("a2", "o"), "b1": ("b2", "o")},
+    }[made.variant]
+    walks = [((1 + symbol,), "", symbol) for symbol in range(8)]  # in the order of application
+    for _ in range(depth):
+        longer = []
+        for row, before, symbol in walks:
+            for group in follow.get(before, ("a1", "b1")):
+                for name in groups[group]:
+                    if group != "o" or str(symbol) in restrictions[name]["ab".index(before[0])]:
+                        token = tokens.index(name)
+                        longer.append(((*row, token), group, int(made.tables[token - 9, symbol])))
+        walks = longer
+    rows = [row for row, _, _ in walks]
+    codes = [0 if depth == 1 else split_code(np.uint64(content_hash(np.array(row, np.uint8)))) for row in rows]
+    return {row[::-1] for row, code in zip(rows, codes, strict=True) if code == SPLIT_CODES["train"]}
+
+
+def stored_counts(run: str) -> dict[int, int]:
+    stored = json.loads((ROOT / "results/ctlpp-training_sets.json").read_text())["without repetition"]["sets"]
+    counts = {entry["run"]: entry["different problems by functions"] for entry in stored}
+    return {int(depth): count for depth, count in counts[run].items()}
+
+
+@pytest.mark.parametrize("name", [f"ctlpp-{variant}-router{rest}" for variant in "AR" for rest in ("", "-public_set")])
+def test_sets_of_ctlpp(name: str) -> None:
+    """All short problems that are for training (E.1.2), single ones too but where the recipe has none; of each longer
+    length as many as of another."""
+    recipe = recipes[name]
+    problems = whole(recipe)
     assert len(set(problems)) == len(problems) == 300_000
-    singles = {problem for problem in problems if len(problem) == 2}
-    assert singles == {(function, symbol) for function in range(9, 41) for symbol in range(1, 9)}
+    made = task("ctlpp", **recipe.task_options)
+    for depth in (1, 2, 3):
+        wanted = there_are(made, depth) if depth in recipe.difficulty else set()
+        assert {problem for problem in problems if len(problem) == 1 + depth} == wanted
     found = functions(problems)
-    assert list(found) == [1, 2, 3, 4, 5, 6]
-    assert max(found[d] for d in (4, 5, 6)) - min(found[d] for d in (4, 5, 6)) <= 1
-    stored = json.loads((ROOT / "results/ctlpp-training_sets.json").read_text())["without repetition"]
-    counts = {entry["run"]: entry["different problems by functions"] for entry in stored["sets"]}
-    assert counts[f"{variant} seed 0"] == {str(depth): count for depth, count in found.items()}
-    there = stored["there are for training"][variant]
-    assert all(0.98 * there[str(depth)] < found[depth] <= there[str(depth)] for depth in (1, 2, 3))
+    assert tuple(found) == recipe.difficulty
+    longer = [found[depth] for depth in (4, 5, 6)]
+    assert max(longer) - min(longer) <= 3  # one for each shorter length, as what it lacks does not divide
+    if name.endswith("router"):
+        singles = {problem for problem in problems if len(problem) == 2}
+        assert singles == {(function, symbol) for function in range(9, 41) for symbol in range(1, 9)}
+        assert found == stored_counts(f"{recipe.task_options['variant']} seed 0")
 
 
 def test_no_seed_misses_a_single_function() -> None:
@@ -112,21 +150,16 @@ def test_no_seed_misses_a_single_function() -> None:
             assert len(singles.inputs.unique(dim=0)) == 256
 
 
-@pytest.mark.parametrize("cell", ["4-2", "12-6", "16-4"])
-def test_cells_of_variant_s(cell: str) -> None:
-    """Their shares are an average over all tables: where there are fewer problems, longer ones take their place."""
-    recipe = recipes[f"ctlpp-S-router-{cell}"]
+@pytest.mark.parametrize("cell", [(4, 2), (12, 6), (16, 4)])
+def test_cells_of_variant_s(cell: tuple[int, int]) -> None:
+    """There all problems of two and of four functions are short ones."""
+    recipe = recipes[f"ctlpp-S-router-{cell[0]}-{cell[1]}"]
     problems = whole(recipe)
     assert len(set(problems)) == len(problems) == 300_000
-    found = functions(problems)
-    assert list(found) == [2, 4, 6]
-    assert recipe.shares is not None
-    pairs, fours, sixes = recipe.shares
-    assert found[2] <= pairs
-    assert 0.99 * fours < found[4] < 1.01 * fours
-    assert found[6] - sixes == pairs + fours - found[2] - found[4]
-    made = task("ctlpp", **recipe.task_options).sample(100 * pairs, 2, derived_seed(0, 0), "train")
-    assert found[2] == min(pairs, len(made.inputs.unique(dim=0)))
+    made = task("ctlpp", **recipe.task_options)
+    for depth in (2, 4):
+        assert {problem for problem in problems if len(problem) == 1 + depth} == there_are(made, depth)
+    assert functions(problems) == stored_counts(f"S {cell[0]} functions, {cell[1]} symbols seeds 0-4")
 
 
 def test_what_is_missing_of_short_problems_is_made_up_for_by_longer_ones() -> None:
