@@ -213,15 +213,19 @@ def test_runs_that_differ_in_the_same_settings_are_listed_together(tmp_path: Pat
     ]
 
 
-def test_settings_reach_the_recipes_that_rows_go_on_from(tmp_path: Path) -> None:
-    """Other networks would not fit, and other trainings of the first would not be those of the table."""
+@pytest.mark.parametrize("how", [{}, {"workers": 2}, {"together": 3}])
+def test_settings_reach_the_recipes_that_rows_go_on_from(how: dict[str, int], tmp_path: Path) -> None:
+    """Other networks would not fit, and other trainings of the first would not be those of the table. Each waits for
+    the one before, whatever order the rows have and however many could be trained at a time."""
     options = TrainingOptions(folder=str(tmp_path / "runs"), accelerator="cpu", quiet=True, tensorboard=False)
     rows = tuple(row for row in studies["listops"].rows if re.search("-(short|more|long)$", row.recipe))
-    study = replace(TOY, rows=rows, exams=(Exam("depth 1", 1, 10, 2),))
+    study = replace(TOY, rows=rows[::-1], exams=(Exam("depth 1", 1, 10, 2),))
     small = ["model.width=8", "model.hidden=8", "model.heads=2", "train_samples=10", "batch=10", "valid_samples=10"]
-    files = run(study, [0], (), tmp_path / "results", options, [*small, "epochs=1", "patient_steps=24"])
+    # With one rate and schedule all would fit together, if each did not need the one before.
+    alike = ["learning_rate=0.001", "warmup_updates=0", "average=none", "alpha=0", "first_n=0", "horizon=none"]
+    files = run(study, [0], (), tmp_path / "results", options, [*small, *alike, "epochs=1", "patient_steps=24"], **how)
     cards = [read_json(file)["card"]["recipe"] for file in files]
-    assert [card["name"] for card in cards] == [f"listops-router-{kind}" for kind in ("short", "more", "long")]
+    assert [card["name"] for card in cards] == [f"listops-router-{kind}" for kind in ("long", "more", "short")]
     assert all((card["model_options"]["width"], card["epochs"]) == (8, 1) for card in cards)
     text = report(study, tmp_path / "results").read_text()
     assert "weights=listops-router-short model.width=8 model.hidden=8" in text

@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,7 +32,7 @@ from longthink.think import ThinkingModule
 from longthink.training.checkpoint import RunFolder
 from longthink.training.data import mixed_problems, prepare
 from longthink.training.files import read_json, write_json
-from longthink.training.recipe import Recipe, throughout
+from longthink.training.recipe import Recipe, source_of, throughout
 from longthink.training.train import TrainingOptions, fit_together, stackable, train, train_together
 
 
@@ -196,13 +196,15 @@ def run(
             its_rows = runs.setdefault((row.recipe, study.settings, seed), [])
             its_rows += [] if (study, row) in its_rows else [(study, row)]
     jobs = [_Job(tuple(found), seed, results, options, tuple(settings)) for (_, _, seed), found in runs.items()]
+    waves = _waves(jobs)
     if together > 1:
-        made = _together(jobs, together)
+        made = [done for wave in waves for done in _together(wave, together)]
     elif workers > 1:
-        made = _side_by_side([replace(job, options=replace(options, quiet=True)) for job in jobs], workers)
+        made = _side_by_side(waves, workers)
     else:
-        made = [job.do() for job in jobs]
-    return [path for paths in made for path in paths]
+        made = [job.do() for wave in waves for job in wave]
+    paths = {id(job): found for job, found in zip((job for wave in waves for job in wave), made, strict=True)}
+    return [path for job in jobs for path in paths[id(job)]]
 
 
 @dataclass(frozen=True)
@@ -237,6 +239,18 @@ class _Job:
         return [examine(study, row, self.seed, folder, self.results, quiet) for study, row in self.rows]
 
 
+def _waves(jobs: list[_Job]) -> list[list[_Job]]:
+    """First those that go on from no other of them, then those that go on from these, and so forth."""
+    known = {(job.recipe.hash(), job.seed) for job in jobs}
+
+    def depth(recipe: Recipe, seed: int) -> int:
+        source = source_of(recipe)
+        return 0 if source is None else depth(source, seed) + ((source.hash(), seed) in known)
+
+    depths = [depth(job.recipe, job.seed) for job in jobs]
+    return [[job for job, its in zip(jobs, depths, strict=True) if its == d] for d in sorted(set(depths))]
+
+
 def _together(jobs: list[_Job], most: int) -> list[list[Path]]:
     """As many of those that are alike as one network; what cannot be trained so, one by one. Results as jobs."""
     groups: list[list[_Job]] = []
@@ -255,18 +269,22 @@ def _together(jobs: list[_Job], most: int) -> list[list[Path]]:
     return [done[id(job)] for job in jobs]
 
 
-def _side_by_side(jobs: list[_Job], workers: int) -> list[list[Path]]:
+def _side_by_side(waves: list[list[_Job]], workers: int) -> list[list[Path]]:
     """A process a run. One that fails does not stop the others; the first failure is raised when all have ended."""
-    for recipe in {job.recipe.name: job.recipe for job in jobs}.values():
+    for recipe in {job.recipe.name: job.recipe for wave in waves for job in wave}.values():
         prepare(task(recipe.task, **recipe.task_options))
     spawn = multiprocessing.get_context("spawn")  # a forked process could not use a GPU
+    futures: dict[Future[list[Path]], _Job] = {}
     with ProcessPoolExecutor(
         workers, spawn, initializer=_share_cores, initargs=(workers,), max_tasks_per_child=1
     ) as pool:
-        futures = {pool.submit(job.do): job for job in jobs}
-        for future in as_completed(futures):
-            job, error = futures[future], future.exception()
-            print(f"{job}: {'done' if error is None else error}", flush=True)
+        for wave in waves:
+            quiet = [replace(job, options=replace(job.options, quiet=True)) for job in wave]
+            begun = {pool.submit(job.do): job for job in quiet}
+            futures |= begun
+            for future in as_completed(begun):
+                error = future.exception()
+                print(f"{begun[future]}: {'done' if error is None else error}", flush=True)
     return [future.result() for future in futures]
 
 

@@ -20,6 +20,7 @@ ROWS = {
     "switch": "Switch",
     "switch-no_dropout": "Switch, no dropout of units",
     "s_base": "S-BASE",
+    "s_base-k1-g512": "S-BASE, K = 1, G = 512",
     "s_base-published": "S-BASE with the signs of the public code",
     "sigma_moe": "sigma-MoE",
     "sigma_moe-no_dropout": "sigma-MoE, no dropout of experts",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -473,3 +474,29 @@ def test_sums_over_devices_bear_small_numbers(monkeypatch: pytest.MonkeyPatch) -
     torch.testing.assert_close(found.double(), each.logsumexp(0))
     found[:2].sum().backward()
     torch.testing.assert_close(each.grad[:, :2], each.detach().softmax(0)[:, :2], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch.compile's graphs need a GPU")
+@pytest.mark.parametrize("expert_dropout", [0.0, 0.3])
+def test_a_compiled_layer_in_graphs_is_the_same_layer(expert_dropout: float) -> None:
+    """As people use it who do not train with us; three passes, of which the last ones are replayed."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layer = mixture(64, 256, experts=8, k=2, expert_dropout=expert_dropout, balance=None).cuda()
+    compiled = torch.compile(copy.deepcopy(layer), mode="reduce-overhead")
+    layer.train(expert_dropout == 0)  # masks of two passes would differ; but a compiled evaluation must not drop any
+    compiled.train(expert_dropout == 0)
+    for _ in range(3):
+        x = torch.randn(200, 64, device="cuda")
+        found = []
+        for part in (layer, compiled):
+            torch.compiler.cudagraph_mark_step_begin()
+            leaf = x.clone().requires_grad_()
+            part.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16):
+                y = part(leaf)
+            y.float().square().sum().backward()
+            found.append([y.detach().float().clone(), leaf.grad.clone(), *(p.grad.clone() for p in part.parameters())])
+        for ours, plain in zip(*found, strict=True):
+            assert (ours - plain).norm() <= 2e-2 * plain.norm()
