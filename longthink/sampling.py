@@ -163,8 +163,8 @@ def write(
 ) -> Writing:
     """Go on with a prompt, or with nothing, as a document begins; ``show`` prints the text while it comes.
 
-    A prompt is taken for a place somewhere in a document, not for its beginning. It may have any length: it is read
-    block by block, and what lies further back than the model's memory is forgotten, as in any text.
+    A prompt is taken for the beginning of a line somewhere in a document, not for that of the document. It may have any
+    length: it is read block by block, and what lies further back than the model's memory is forgotten, as in any text.
     """
     task, model, style = loaded.task, loaded.model, style or Style()
     if not isinstance(task, Text) or not isinstance(model, Language):
@@ -173,10 +173,13 @@ def write(
     if steps < 1:
         raise UserError(f"The number of steps must be 1 or more, not {steps}.")
     code, given = task.tokens_of(), task.encode(prompt).tolist()
+    # In training nearly every token has others before it. With nothing before a short prompt the shipped network may
+    # write one letter again and again; with a line's end, the five bytes after a line's "def " cost it a third less.
+    seen = [*task.encode("\n").tolist(), *(given or [BOUNDARY])]
     # A model that was trained without a memory saw a block at a time: it gets as much to look back at.
     memory = model.evaluation_memory or max(loaded.recipe.difficulty) - 1
     began, tokens, page = time.perf_counter(), list[int](), Page(code.decode if show else None)
-    for token in sample(model, given, length, steps, style, memory=memory):
+    for token in sample(model, seen, length, steps, style, memory=memory):
         page.add([token] if tokens else [*given, token])  # complaints come before the first one
         tokens.append(token)
     page.end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import longthink as lt
+from longthink import sampling
 from longthink.cli import main
 from longthink.errors import UserError
 from longthink.loading import Loaded, rebuild, save
@@ -284,6 +286,20 @@ def test_writes_what_it_has_learned(trained: Loaded, capsys: pytest.CaptureFixtu
     with pytest.raises(UserError, match="steps must be 1 or more"):
         write(trained, "a", 5, steps=0)
     assert printable("a\x1b[31m\tb\n") == "a\u00b7[31m\tb\n"
+
+
+def test_a_prompt_begins_a_line(trained: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models know hardly any text that has nothing before it."""
+    read: list[list[int]] = []
+
+    def spied(model: Language, prompt: list[int], *rest: Any, **options: Any) -> Iterator[int]:
+        read.append(list(prompt))
+        return sample(model, prompt, *rest, **options)
+
+    monkeypatch.setattr(sampling, "sample", spied)
+    assert write(trained, "7 is", 5).prompt == "7 is"
+    write(trained, "", 5)
+    assert read == [list(b"\n7 is"), list(b"\n\0")]
 
 
 def test_the_command_line_writes(trained: Loaded, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,8 @@ class RunFolder:
         try:
             yield
         finally:
+            with suppress(OSError):  # unless a complaint came before anything was written
+                self.path.rmdir()
             os.close(folder)
 
     def begin(self) -> None:

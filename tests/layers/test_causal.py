@@ -191,6 +191,10 @@ def test_dropped_attention_experts_are_not_used() -> None:
         tuple(sorted(set(attention._choose(x, attention.merge_selector).experts.flatten().tolist()))) for _ in range(40)
     }
     assert seen == {(0, 1), (0,), (1,)}
+    two = SwitchHead(6, 2, head_size=4, experts=2, k=1, expert_dropout=0.5).train()
+    chosen = [two._choose(x, two.merge_selector).experts.T.tolist() for _ in range(80)]
+    pairs = {tuple(tuple(sorted(set(head))) for head in heads) for heads in chosen}
+    assert ((0,), (3,)) in pairs  # each head loses experts of its own
 
 
 @pytest.mark.parametrize(

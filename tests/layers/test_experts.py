@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longthink.errors import UserError
-from longthink.layers import pooled
+from longthink.layers import pooled, selection
 from longthink.layers.balance import balances, usage
 from longthink.layers.experts import Experts, mixture
 from longthink.layers.selection import Chosen, balanced_assignment, queue_places, selections
@@ -271,6 +271,21 @@ def test_expert_dropout_takes_whole_experts_and_rescales_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", list(selections))
+def test_dropped_experts_stand_in_only_where_none_is_left(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    chooser = selections[kind](8, 6, 3, expert_dropout=0.5).double().train()
+    x = torch.randn(4, 50, 8, dtype=torch.double)
+    for left in ([0, 2, 3, 5], [4]):
+        kept = torch.isin(torch.arange(6), torch.tensor(left))
+        monkeypatch.setattr(selection, "keep_mask", lambda *_, kept=kept: kept)
+        chosen = chooser(x)
+        assert torch.equal(chosen.gates > 0, kept[chosen.experts])
+        assert (kept[chosen.experts].sum(-1) == min(3, len(left))).all()
+        if kind in ("softmax_after", "softmax_renormalised", "noisy"):  # what is left shares all
+            torch.testing.assert_close(chosen.gates.sum(-1), torch.ones(4, 50, dtype=torch.double))
+
+
+@pytest.mark.parametrize("kind", list(selections))
 def test_losing_every_expert_gives_zero(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = mixture(8, 16, 4, 2, kind, expert_dropout=0.5).train()
     monkeypatch.setattr(torch, "rand", lambda *size, **options: torch.zeros(*size))
@@ -309,6 +324,10 @@ def test_noise_is_learned_and_falls_only_while_training() -> None:
     a, b = chooser.train()(x), chooser(x)
     assert not torch.equal(a.experts, b.experts)
     assert torch.equal(chooser.eval()(x).experts, chooser(x).experts)
+    product = x @ chooser.weight.T
+    torch.testing.assert_close(a.logits, product)  # what balances: without the noise
+    chances = a.scores.gather(-1, a.experts)  # what chose: with it
+    torch.testing.assert_close(chances / chances.sum(-1, keepdim=True), a.gates)
     noise = chooser.train().noisy(x, torch.zeros(1, 2000, 6, dtype=torch.double))
     assert noise.std().item() == pytest.approx(math.log(2), rel=0.03)  # softplus(0): W4 starts at zero
 
@@ -331,6 +350,10 @@ def test_capacity_is_a_hard_limit() -> None:
     assert (expected == 0).any()
     torch.testing.assert_close(limited.gates.flatten(0, 1), expected)
     assert torch.equal(chooser.eval()(x).gates, unlimited.gates)  # a token may not depend on those after it
+    exact = selections["switch"](8, 2, 1, capacity=1.3)  # 1.3 x 180 / 2 is 117, in single precision a little less
+    assert (exact(torch.randn(8).expand(1, 180, 8)).gates > 0).sum() == 117
+    few = selections["switch"](8, 4, 1, capacity=0.1).double()(x[:1, :3])
+    assert ((few.gates > 0).sum() == few.experts.unique().numel()).all()  # less than one token each is one
     assert queue_places(torch.tensor([2, 0, 2, 2, 0]), 3).tolist() == [0, 0, 1, 2, 1]
 
 
@@ -339,6 +362,9 @@ def test_sinkhorn_balances() -> None:
     logits = torch.randn(60, 6, dtype=torch.double) + 3 * torch.arange(6)
     plan = balanced_assignment(logits, 3).exp()
     torch.testing.assert_close(plan.sum(0), torch.full((6,), 10.0, dtype=torch.double))
+    there = torch.arange(60) % 3 > 0  # columns are balanced over these; the others take nothing from them
+    part, alone = (balanced_assignment(*some).exp() for some in ((logits, 3, there), (logits[there], 3)))
+    torch.testing.assert_close(part[there], alone)
     exact = balanced_assignment(logits, 200).exp()
     torch.testing.assert_close(exact.sum(1), torch.ones(60, dtype=torch.double), rtol=1e-5, atol=1e-5)
     # The balanced matrix is exp(logits) with scaled rows and columns, so its log differs by a sum of two vectors.
@@ -433,6 +459,8 @@ def test_bad_options_get_one_sentence(options: dict) -> None:
 def test_no_tokens_ask_for_nothing(selection: str, balance: str, shape: tuple[int, ...]) -> None:
     layer = mixture(16, 32, 4, 2, selection, balance=balance, balance_weight=1.0).train()
     x = torch.randn(shape, requires_grad=True)
+    if x.numel() == 0:
+        assert layer.forward_with_balance(x)[1].item() == 0
     y, asked = layer.forward_with_balance(x, torch.ones(shape[:2], dtype=torch.bool))  # all of it is padding
     assert asked.item() == 0
     (y.sum() + asked).backward()

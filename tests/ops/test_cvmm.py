@@ -143,14 +143,69 @@ for blocks in (2, 4):
         assert list(zip(found.tile_expert[used].tolist(), found.tile_row[used].tolist())) == tiles
         assert used.tolist() == sorted(used.tolist(), reverse=True)
 
-tensors = problem(9, 4, 5, 300, 16)  # two rounds of columns, the last one shorter
-arguments = [tensors[name] if name == "experts" else tensors[name].float() for name in FEEDFORWARD]
-torch.testing.assert_close(fast.fast_feedforward(*arguments), plain_feedforward(*arguments), rtol=1e-4, atol=1e-5)
+multiply, rounds = fast._multiply_rows, []
+def counted(*arguments, **options):
+    rounds.append(arguments[1].shape[2])
+    return multiply(*arguments, **options)
+fast._multiply_rows = counted
+for k, columns in ((4, [16, 300]), (5, [16, 128, 128, 44])):  # hidden units, then the sum: few choices in one round
+    tensors = problem(9, k, 5, 300, 16)
+    arguments = [tensors[name] if name == "experts" else tensors[name].float() for name in FEEDFORWARD]
+    rounds.clear()
+    ours = fast.fast_feedforward(*arguments)
+    assert rounds == columns
+    torch.testing.assert_close(ours, plain_feedforward(*arguments), rtol=1e-4, atol=1e-5)
 """
 
 
 def test_routes_are_sorted_in_blocks_and_summed_in_rounds() -> None:
     assert_equal_in_the_interpreter(SORTED)
+
+
+SPREAD = """
+import longthink.ops.cvmm.fast as fast
+from tests.ops.test_cvmm import check_spread
+
+check_spread(fast.fast_cvmm, fast.fast_feedforward, "cpu")
+"""
+
+
+def spread(t: Tensor) -> Tensor:
+    """The same numbers with others between them in memory."""
+    return torch.stack([t, torch.full_like(t, 1)], -1)[..., 0]
+
+
+def check_spread(multiply, feedforward, device: str) -> None:  # type: ignore[no-untyped-def]
+    """Tensors, and gradients of outputs, that do not lie together in memory."""
+    tensors = problem(9, 2, 5, 20, 16)
+    own = {name: t.float().to(device) if t.is_floating_point() else t.to(device) for name, t in tensors.items()}
+    own["rows"] = torch.randn(9, 2, 20, generator=torch.Generator().manual_seed(2)).to(device)
+    for names in (MULTIPLY, PER_ROUTE, BIASED):
+        ours, plain = (multiply, plain_cvmm) if len(names) == 3 else (feedforward, plain_feedforward)
+        found = []
+        for function, lay in ((ours, spread), (plain, torch.clone)):
+            given = [lay(own[name]).detach() for name in names]
+            leaves = [t.requires_grad_() for t in given if t.is_floating_point()]
+            out = function(*given)
+            probe = torch.linspace(-1, 1, out.numel(), device=device).view(out.shape)
+            found.append([out, *torch.autograd.grad(out, leaves, lay(probe))])
+        for a, b in zip(*found, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_tensors_may_lie_anywhere() -> None:
+    assert_equal_in_the_interpreter(SPREAD)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the compiled kernels need a GPU")
+def test_tensors_may_lie_anywhere_on_a_gpu() -> None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        check_spread(cvmm, expert_feedforward, "cuda")
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 SHAPES = {

@@ -95,13 +95,36 @@ def check_sigmoids(choose: Callable[..., tuple[Tensor, Tensor]], device: str, ro
             torch.testing.assert_close(leaf.grad, expected.to(kind), **close)
 
 
+def spread(t: Tensor) -> Tensor:
+    """The same numbers with others between them in memory."""
+    return torch.stack([t, torch.ones_like(t)], -1)[..., 0]
+
+
+def check_spread(
+    choose: Callable[[Tensor, int], Tensor], sigmoids: Callable[..., tuple[Tensor, Tensor]], device: str
+) -> None:
+    """Numbers, masks and gradients that do not lie together in memory."""
+    logits = torch.randn(3, 4, 7, generator=torch.Generator().manual_seed(0)).to(device)
+    kept = torch.arange(28, device=device).view(4, 7) % 3 > 0
+    probe = torch.linspace(-1, 1, 36, device=device).view(3, 4, 3)
+    assert torch.equal(choose(spread(logits), 3), logits.topk(3).indices)
+    found = []
+    for function, lay in ((sigmoids, spread), (plain_sigmoids, torch.clone)):
+        leaf = lay(logits).detach().requires_grad_()
+        places, gates = function(leaf, 3, lay(kept))
+        found.append((places, gates, *torch.autograd.grad(gates, leaf, lay(probe))))
+    for ours, plain in zip(*found, strict=True):
+        torch.testing.assert_close(ours, plain)
+
+
 INTERPRETED = """
 from longthink.ops.largest.fast import fast_largest, fast_sigmoids
-from tests.ops.test_largest import check, check_sigmoids, special
+from tests.ops.test_largest import check, check_sigmoids, check_spread, special
 check(fast_largest, "cpu", 9)
 special(fast_largest, "cpu")
 check_sigmoids(fast_sigmoids, "cpu", 9, torch.float32)
 check_sigmoids(fast_sigmoids, "cpu", 9, torch.float16)
+check_spread(fast_largest, fast_sigmoids, "cpu")
 """
 
 
@@ -114,5 +137,6 @@ def test_kernel_equals_pytorch_in_the_interpreter() -> None:
 def test_kernel_equals_pytorch_on_a_gpu() -> None:
     check(largest, "cuda", 1000)
     special(largest, "cuda")
+    check_spread(largest, largest_sigmoids, "cuda")
     for kind in (torch.float32, torch.bfloat16, torch.float16):
         check_sigmoids(largest_sigmoids, "cuda", 1000, kind)

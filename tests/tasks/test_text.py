@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longthink.errors import UserError
-from longthink.tasks import Batch, task
+from longthink.tasks import Batch, corpora, task
 from longthink.tasks.base import SPLITS
+from longthink.tasks.downloads import Published
 from longthink.tasks.text import Stream, Text
 from longthink.tasks.tokenisers import BOUNDARY, Bytes, SentencePiece, train_sentencepiece
 from tests.fixtures import real_data
@@ -206,6 +207,21 @@ def test_an_empty_corpus_gets_a_sentence(tmp_path: Path, content: str) -> None:
     found = Text(corpus=str(tmp_path / "empty.txt"), folder=str(tmp_path))
     with pytest.raises(UserError, match="has no train text; choose a larger one"):
         found.tokens("train")
+    with pytest.raises(UserError, match="has no train text; choose a larger one"):
+        found.origin()
+
+
+def test_what_cannot_be_had_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def obtain(file: Published, folder: Path) -> Path:
+        tried.append(file.name)
+        raise UserError("Could not download it.")
+
+    monkeypatch.setattr(corpora, "obtain", obtain)
+    with pytest.raises(UserError, match="Could not download"):
+        Text(corpus="enwik8", folder=str(tmp_path)).origin()
+    assert tried == ["enwik8.zip"]
 
 
 @pytest.fixture(scope="module")

@@ -240,6 +240,16 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
     assert run.finished()
 
 
+def test_complaints_leave_no_empty_folder(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path, TOY, 0)
+    with run.alone():
+        assert run.path.exists()
+    assert list(tmp_path.iterdir()) == []
+    with run.alone():
+        run.begin()
+    assert run.path.exists()
+
+
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file where the folder should be")
     with pytest.raises(UserError, match="Could not write"):

@@ -303,7 +303,8 @@ def _multiply_and_sum(
     They go through a buffer of at most about ``_BUFFER`` times the size of the sum: some of the columns at a time.
     """
     tokens, outputs = len(rows) // routes.k, weights.shape[2]
-    step = min(outputs, 128 * max(1, _BUFFER * outputs // (128 * routes.k)))
+    # Few choices fit as they are, whatever the width; otherwise rounds of whole tiles.
+    step = outputs if routes.k <= _BUFFER else min(outputs, 128 * max(1, _BUFFER * outputs // (128 * routes.k)))
     total = torch.empty(tokens, outputs, dtype=kind, device=rows.device)
     parts = torch.empty(tokens, routes.k, step, dtype=rows.dtype, device=rows.device)
     for first in range(0, outputs, step):
