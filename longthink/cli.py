@@ -138,7 +138,7 @@ def solve(
     if task == "text":
         wrong = (size, style, out, settings) != (None, None, None, None) or all_steps
         if wrong or (prompt is not None and problem is not None):
-            raise UserError("Text takes one prompt, and no --size, --style, --out, --set or --all-steps.")
+            raise UserError("Text takes one prompt; leave out --size, --style, --out, --set and --all-steps.")
         given = prompt if problem is None else problem
         wishes = {"length": length, "temperature": temperature, "top_k": top_k, "seed": seed, "steps": steps}
         _write(weights, _standard_input() if given == "-" else given or "", wishes, as_json, device)

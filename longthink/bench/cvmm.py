@@ -55,6 +55,7 @@ def measure(
     speed = _ceilings() if device() == "cuda" else None
     rows = []
     for number in experts:
+        torch.compiler.reset()  # it gives up on code that was compiled for many layers
         for name, layer, captured in _paths(width, k, size, number):
             milliseconds, megabytes = _time(layer.to(device()), tokens, width, repeats, captured)
             if name.endswith(_COMPILED):  # whose graphs share memory that is not given back between layers

@@ -102,6 +102,8 @@ class Language(nn.Module):
         self.memory = memory
         self.dropout, self.attention_balance = dropout, attention_balance
         self.sparse, self.peri = feedforward != "dense", norm == "peri"
+        if self.peri and feedforward != "experts":  # before anyone complains about the experts' options
+            raise UserError(f"norm='peri' needs feedforward='experts', not {feedforward!r}.")
         if evaluation_memory is None:  # rotary positions are lost beyond the distances that they were trained on
             evaluation_memory = memory if self.peri else 4 * memory
         self.evaluation_memory = evaluation_memory
@@ -114,8 +116,7 @@ class Language(nn.Module):
                 relative = CausalRelativeAttention(width, heads, head_size, attention_dropout)
                 _initialise([*relative.modules(), *part.modules()], self.depth)
                 return PreNormLayer(width, relative, part, dropout)
-            if not isinstance(part, Experts):
-                raise UserError(f"norm='peri' needs feedforward='experts', not {feedforward!r}.")
+            assert isinstance(part, Experts)
             if part.balance not in (None, balances["entropy"]):
                 raise UserError("norm='peri' balances all repeats of a layer together, by entropy: leave out balance.")
             mixed = _switch_head(width, heads, head_size, attention_dropout, self.depth, attention_options or {})

@@ -10,7 +10,7 @@ times, and of ``task.corpus=sources`` 49 of 64 MB once.
 Where the text and the public code differ we follow the text: gradients are clipped at 0.25 (the code: the dense 47M
 model at 0.1), WT-B drops experts with 0.2 (the code: 0.1), Switch has the loss of Eq. 7.16 (the code: a mean over
 experts in place of N_E times the sum). S-BASE balances its assignment, which the public code meant to do but did not,
-and drops no experts (the code: as sigma-MoE); it has sigma-MoE's entropy term too, of which only the code speaks.
+and drops no experts (the code: as sigma-MoE); it has sigma-MoE's entropy term too, as F.2 says.
 """
 
 from __future__ import annotations

@@ -219,6 +219,8 @@ class OneFile:
     def pieces(self, split: Split) -> Iterator[Piece]:
         with _readable(self.path), self.path.open("rb") as file:
             text = b"".join(blocks(file))
+        if b"\0" in text:
+            raise UserError(f"{self.path} holds NUL bytes, which stand for the end of a document; name a text file.")
         if not is_text(text):
             raise UserError(f"{self.path} is not text in UTF-8; name a text file.")
         first, last = _part(text, split)

@@ -234,6 +234,7 @@ def test_first_weights_do_not_depend_on_anything_but_the_seed() -> None:
         ({"memory": -1}, "0 positions or more"),
         ({"norm": "post"}, "pre or peri"),
         ({"norm": "peri"}, "needs feedforward='experts'"),
+        ({"norm": "peri", "feedforward_options": {"experts": 4}}, "needs feedforward='experts'"),
         ({"attention_options": {"experts": 2}}, "Only norm='peri'"),
         ({"norm": "peri", **EXPERTS, "attention_options": {"expert": 2}}, "named 'expert'; did you mean 'experts'"),
         ({"feedforward": "experts", "feedforward_options": {"experts": 4, "k": 5}}, "between 1 and all 4"),

@@ -64,9 +64,12 @@ def test_compressed_files_and_those_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "half.zst").write_bytes(zstandard.ZstdCompressor().compress(text)[:-9])
     with pytest.raises(UserError, match=r"half\.zst is damaged"):
         list(OneFile(tmp_path / "half.zst").pieces("train"))
-    (tmp_path / "picture").write_bytes(b"\x89PNG\0")
+    (tmp_path / "picture").write_bytes(b"\x89PNG")
     with pytest.raises(UserError, match="not text in UTF-8"):
         list(OneFile(tmp_path / "picture").pieces("train"))
+    (tmp_path / "strings").write_bytes(b"one\0two\0")
+    with pytest.raises(UserError, match=r"strings holds NUL bytes, which stand for .*; name a text file\.$"):
+        list(OneFile(tmp_path / "strings").pieces("train"))
 
 
 def test_folders_are_split_by_path(tmp_path: Path) -> None:

@@ -91,10 +91,8 @@ class _Sigmoids(torch.autograd.Function):
         return places, values
 
     @staticmethod
-    def backward(ctx: Any, _: None, d_values: Tensor | None) -> tuple[Tensor | None, None, None]:
+    def backward(ctx: Any, _: None, d_values: Tensor) -> tuple[Tensor, None, None]:
         places, values = ctx.saved_tensors
-        if d_values is None:
-            return None, None, None
         d_logits = torch.empty(*places.shape[:-1], ctx.n, dtype=ctx.kind, device=places.device)
         sizes = _sizes(d_logits, places.shape[-1])
         _sigmoid_gradient[_grid(sizes)](places, values, d_values.contiguous(), d_logits, **sizes)
