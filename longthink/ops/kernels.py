@@ -7,12 +7,22 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from longthink.errors import UserError
+
 _TRITON = find_spec("triton") is not None
 
 
 def can_run(x: Tensor, kind: torch.dtype | None = None) -> bool:
     """Whether kernels can work where this tensor lies, in its precision or in another ``kind``."""
     return x.is_cuda and _TRITON and (kind or x.dtype) in (torch.float32, torch.bfloat16, torch.float16)
+
+
+def check_first_derivative() -> None:
+    """In a kernel's backward pass: its result has no gradient of its own, and second derivatives would lack terms."""
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        raise UserError(
+            "Kernels on a GPU know first derivatives alone; compute in float64, which uses no kernel, for second ones."
+        )
 
 
 def ceil_div(a: int, b: int) -> int:

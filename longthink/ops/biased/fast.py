@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from longthink.ops.kernels import check_first_derivative
 from longthink.ops.tiles import load_rows, store_rows, whole_sizes
 
 
@@ -88,6 +89,7 @@ class _Read(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        check_first_derivative()
         q, kv, bias, absent = ctx.saved_tensors
         batch, n, heads, channels = q.shape
         d_q, d_kv, d_bias = torch.empty_like(q), torch.empty_like(kv), torch.empty_like(bias)

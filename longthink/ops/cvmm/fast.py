@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from longthink.ops.kernels import ceil_div, power_of_two, product_precision
+from longthink.ops.kernels import ceil_div, check_first_derivative, power_of_two, product_precision
 
 
 @triton.jit
@@ -362,6 +362,7 @@ class _Conditional(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        check_first_derivative()
         rows, matrices, weights, *tensors = ctx.saved_tensors
         routes = Routes(*tensors, *ctx.rest)
         d_out = d_out.to(rows.dtype).contiguous()
@@ -399,6 +400,7 @@ class _FeedForward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        check_first_derivative()
         rows, hidden, gates, first, second, up, down, bias, *tensors = ctx.saved_tensors
         routes = Routes(*tensors, *ctx.rest)
         d_out = d_out.to(rows.dtype).contiguous()

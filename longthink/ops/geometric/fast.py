@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from longthink.ops.kernels import ceil_div, power_of_two
+from longthink.ops.kernels import ceil_div, check_first_derivative, power_of_two
 
 
 @triton.jit
@@ -143,6 +143,7 @@ class _Geometric(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_weights: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        check_first_derivative()
         logits, direction, absent = ctx.saved_tensors
         batch, heads, n, _ = logits.shape
         d_logits = torch.empty_like(logits)

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
+from longthink.ops.kernels import check_first_derivative
 from longthink.ops.tiles import load_rows, store_rows, whole_sizes
 
 
@@ -134,6 +135,7 @@ class _Read(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
+        check_first_derivative()
         q, kv, direction, absent = ctx.saved_tensors
         batch, n, heads, channels = q.shape
         d_q, d_kv = torch.empty_like(q), torch.empty_like(kv)

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from longthink.ops.kernels import ceil_div, power_of_two
+from longthink.ops.kernels import ceil_div, check_first_derivative, power_of_two
 
 _TAKEN = tl.constexpr(-(2**63))
 
@@ -92,6 +92,7 @@ class _Sigmoids(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: None, d_values: Tensor) -> tuple[Tensor, None, None]:
+        check_first_derivative()
         places, values = ctx.saved_tensors
         d_logits = torch.empty(*places.shape[:-1], ctx.n, dtype=ctx.kind, device=places.device)
         sizes = _sizes(d_logits, places.shape[-1])

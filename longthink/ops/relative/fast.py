@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from longthink.ops.kernels import ceil_div, power_of_two, product_precision
+from longthink.ops.kernels import ceil_div, check_first_derivative, power_of_two, product_precision
 from longthink.ops.tiles import load_rows, store_rows
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
@@ -223,6 +223,7 @@ class _Read(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, ...]:
+        check_first_derivative()
         q, kv, scores, out, sums = ctx.saved_tensors
         (batch, n, heads, channels), total = q.shape, kv.shape[1]
         d_q, d_kv, deltas = torch.empty_like(q), torch.empty_like(kv), torch.empty_like(sums)
