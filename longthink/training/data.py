@@ -51,11 +51,16 @@ class TrainingData:
         self._order = torch.empty(0, dtype=torch.long)
         self._lengths: torch.Tensor | None = None
         stream = getattr(task, "stream", None)  # a text that is read in order
+        if stream is None and recipe.forget_every is not None:
+            raise UserError(f"forget_every is for texts, which {task.name} are not; leave it out.")
         self._stream = None if stream is None else stream("train", recipe.batch, max(recipe.difficulty))
 
     def begins(self, update: int) -> bool:
-        """True where a text is read from its beginning, and does not go on from the batch before."""
-        return self._stream is not None and update % self._stream.blocks == 0
+        """True where a text is read from its beginning, or as if it were, and does not go on from the batch before."""
+        if self._stream is None:
+            return False
+        every = self.recipe.forget_every
+        return update % self._stream.blocks == 0 or (every is not None and update % every == 0)
 
     def batch(self, update: int) -> Batch:
         """The whole batch of this update, on the device."""

@@ -60,6 +60,9 @@ class Recipe:
     """Problems an epoch."""
     fresh: bool = False
     """New problems every epoch instead of the same ones again."""
+    forget_every: int | None = None
+    """A text is read as if nothing had come before in every so many updates, as what people type has nothing before it;
+    None: at its beginning alone."""
     valid_samples: int = 1_000
     batch: int = 50
     pool: int = 32
@@ -342,6 +345,8 @@ def _check(r: Recipe) -> None:
             raise UserError(f"{name} must be 0 or more, not {getattr(r, name)}.")
     if r.clip is not None and r.clip <= 0:
         raise UserError(f"clip must be above 0, or none, not {r.clip}.")
+    if r.forget_every is not None and r.forget_every < 1:
+        raise UserError(f"forget_every must be 1 update or more, or none, not {r.forget_every}.")
     if r.enough is not None and r.enough < 1:
         raise UserError(f"enough must be 1 or more validations, or none, not {r.enough}.")
     if r.patient_steps is not None and r.patient_steps < r.steps:

@@ -258,6 +258,7 @@ def change(recipe: Recipe, name: str, draw: st.DataObject) -> Recipe:
         "weights": st.text(min_size=1, max_size=9),
         "patient_steps": st.integers(30, 999),
         "enough": st.integers(1, 99),
+        "forget_every": st.integers(1, 99),
         "shares": st.tuples(st.integers(1, 99)),
         "batch": st.integers(1, 999),
         "first_n": st.integers(1, 29),

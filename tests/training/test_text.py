@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +16,12 @@ from longthink.errors import UserError
 from longthink.loading import load, save
 from longthink.recipes import recipes
 from longthink.sampling import write
+from longthink.tasks.base import Batch
 from longthink.training.files import read_tensors
+from longthink.training.losses import Objective, Past, Plan
 from longthink.training.recipe import Recipe, override
 from longthink.training.train import Trainer, train
-from tests.training.toy import options
+from tests.training.toy import TOY, options
 
 
 @pytest.fixture
@@ -110,6 +113,36 @@ def test_the_memory_matters(toy: Recipe, tmp_path: Path) -> None:
         return float(load(run).card["validation"]["bits_per_byte"])
 
     assert loss_after_training(8) != loss_after_training(0)
+
+
+def test_texts_are_forgotten_now_and_then(toy: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts have nothing before them either. A stop in between changes nothing."""
+    remembered: list[bool] = []
+    forward = Objective.forward
+
+    def spy(
+        self: Objective, batch: Batch, plan: Plan, count: torch.Tensor | None = None, past: Past | None = None
+    ) -> Any:
+        remembered.append(past is not None and past.memory is not None)
+        return forward(self, batch, plan, count, past)
+
+    monkeypatch.setattr(Objective, "forward", spy)
+    recipe = replace(toy, forget_every=4, epochs=1, train_samples=44)
+    whole = train(recipe, 0, options(tmp_path / "whole"))
+    assert remembered == [False, True, True, True] * 2 + [False, True, True]
+    monkeypatch.setattr(Trainer, "_is_late", lambda trainer, _: trainer.update == 6)
+    train(recipe, 0, options(tmp_path / "stopped", seconds=1.0))
+    monkeypatch.setattr(Trainer, "_is_late", lambda *_: False)
+    stopped = train(recipe, 0, options(tmp_path / "stopped"))
+    one, other = (read_tensors(run / "last.safetensors")[0] for run in (whole, stopped))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_only_texts_can_be_forgotten(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^forget_every is for texts, which prefix_sums are not; leave it out\.$"):
+        train(replace(TOY, forget_every=3), 0, options(tmp_path))
+    with pytest.raises(UserError, match=r"^forget_every must be 1 update or more, or none, not 0\.$"):
+        replace(TOY, forget_every=0)
 
 
 def test_two_devices_remember_what_one_does(toy: Recipe, tmp_path: Path) -> None:
