@@ -1,4 +1,4 @@
-"""Mixtures of experts: the public code's values, a loop over tokens and experts, balancing, dropout, initialisation."""
+"""Mixtures of experts: the public code's values, a loop over tokens and experts, dropout of units, initialisation."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longthink.errors import UserError
-from longthink.layers import pooled, selection
 from longthink.layers.balance import balances, usage
 from longthink.layers.experts import Experts, mixture
-from longthink.layers.selection import Chosen, balanced_assignment, queue_places, selections
+from longthink.layers.selection import selections
 from longthink.think import think
 from tests.fixtures import fixture
 
@@ -162,35 +161,6 @@ def test_training_equals_a_loop_too(name: str, monkeypatch: pytest.MonkeyPatch) 
         torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-10)
 
 
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("kind", ["sigmoid", "softmax", "switch"])
-@pytest.mark.parametrize("balance", list(balances))
-def test_gradients_of_balancing_losses_are_slopes(kind: str, balance: str, padded: bool) -> None:
-    torch.manual_seed(1)
-    layer = mixture(4, 8, 4, 2, kind, balance=balance, balance_weight=1.0).double()
-    x = torch.randn(2, 3, 4, dtype=torch.double, requires_grad=True)
-    padding = torch.tensor([[False, False, True], [False, True, True]]) if padded else None
-    assert torch.autograd.gradcheck(lambda x: layer.forward_with_balance(x, padding)[1], (x,))
-
-
-@pytest.mark.parametrize("kind", list(selections))
-@pytest.mark.parametrize("balance", list(balances))
-def test_padding_counts_for_nobody(kind: str, balance: str) -> None:
-    torch.manual_seed(0)
-    options = {"capacity": 0.5} if kind == "switch" else {}
-    layer = mixture(6, 20, 5, 2, kind, balance=balance, balance_weight=1.0, selection_options=options).double()
-    layer.train(kind != "noisy")
-    x = torch.randn(2, 4, 6, dtype=torch.double)
-    longer = torch.cat([x, torch.randn(2, 7, 6, dtype=torch.double)], 1)
-    padding = torch.arange(11).expand(2, 11) >= 4
-    (alone, asked), (beside, also) = layer.forward_with_balance(x), layer.forward_with_balance(longer, padding)
-    torch.testing.assert_close(beside[:, :4], alone)
-    torch.testing.assert_close(also, asked)
-    torch.testing.assert_close(usage(layer.selection(longer, padding)), usage(layer.selection(x)))
-    unaware = layer.forward_with_balance(longer)[1]
-    assert not torch.allclose(unaware, asked)  # it would make a difference
-
-
 def test_all_experts_together_are_the_dense_layer() -> None:
     """With every expert chosen and equal gates (Eq. 7.9 and 7.10)."""
     torch.manual_seed(0)
@@ -216,86 +186,6 @@ def test_every_choice_trains_every_weight(kind: str, balance: str) -> None:
         assert (weight.grad != 0).any(), name
 
 
-def choice(experts: Tensor, number: int, gates: Tensor | None = None, logits: Tensor | None = None) -> Chosen:
-    logits = torch.zeros(*experts.shape[:2], number, dtype=torch.double) if logits is None else logits
-    gates = torch.full(experts.shape, 0.5, dtype=torch.double) if gates is None else gates
-    return Chosen(experts, gates, logits, logits, lambda seen: seen.softmax(-1))
-
-
-def test_balancing_losses_by_hand() -> None:
-    torch.manual_seed(0)
-    logits = torch.randn(2, 5, 4, dtype=torch.double)
-    experts = logits.topk(2).indices
-    gates = torch.rand(2, 5, 2, dtype=torch.double)
-    chosen = choice(experts, 4, gates, logits)
-    p = [sum(float(logits[b, t].softmax(0)[e]) for b in range(2) for t in range(5)) / 10 for e in range(4)]
-    f = [sum(e in experts[b, t] for b in range(2) for t in range(5)) / 10 for e in range(4)]
-    total = [float(gates[experts == e].sum()) for e in range(4)]
-    mean = sum(total) / 4
-    assert balances["entropy"](chosen).item() == pytest.approx(sum(q * math.log(q) for q in p))
-    assert balances["switch"](chosen).item() == pytest.approx(4 * sum(a * b for a, b in zip(f, p, strict=True)))
-    expected = sum((t - mean) ** 2 for t in total) / 4 / mean**2
-    assert balances["variation"](chosen).item() == pytest.approx(expected)
-    torch.testing.assert_close(usage(chosen).mean(0), torch.tensor(f, dtype=torch.double))
-
-
-def test_balancing_losses_prefer_balance() -> None:
-    even = torch.arange(8).view(2, 4, 1) % 4
-    collapsed = torch.zeros_like(even)
-    for name, best in {"entropy": -math.log(4), "switch": 1.0, "variation": 0.0}.items():
-        values = []
-        for experts in (even, collapsed):
-            logits = 5 * F.one_hot(experts[..., 0], 4).double()
-            values.append(balances[name](choice(experts, 4, logits=logits)).item())
-        assert values[0] == pytest.approx(best, abs=1e-9)
-        assert values[1] > values[0] + 0.5
-
-
-def test_expert_dropout_takes_whole_experts_and_rescales_nothing() -> None:
-    torch.manual_seed(0)
-    for kind in selections:
-        chooser = selections[kind](8, 10, 3, expert_dropout=0.5).double()
-        x = torch.randn(4, 50, 8, dtype=torch.double)
-        dropped = 0
-        for _ in range(10):
-            chosen = chooser.train()(x)
-            used = usage(chosen).sum(0) > 0
-            dropped += int((~used).sum())
-            assert torch.isfinite(chosen.gates).all()
-            if kind == "sigmoid":
-                torch.testing.assert_close(
-                    chosen.gates[chosen.gates > 0], chosen.scores.gather(-1, chosen.experts)[chosen.gates > 0]
-                )
-        assert 20 < dropped < 80
-        assert (usage(chooser.eval()(x)).sum(0) > 0).all()
-
-
-@pytest.mark.parametrize("kind", list(selections))
-def test_dropped_experts_stand_in_only_where_none_is_left(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    chooser = selections[kind](8, 6, 3, expert_dropout=0.5).double().train()
-    x = torch.randn(4, 50, 8, dtype=torch.double)
-    for left in ([0, 2, 3, 5], [4]):
-        kept = torch.isin(torch.arange(6), torch.tensor(left))
-        monkeypatch.setattr(selection, "keep_mask", lambda *_, kept=kept: kept)
-        chosen = chooser(x)
-        assert torch.equal(chosen.gates > 0, kept[chosen.experts])
-        assert (kept[chosen.experts].sum(-1) == min(3, len(left))).all()
-        if kind in ("softmax_after", "softmax_renormalised", "noisy"):  # what is left shares all
-            torch.testing.assert_close(chosen.gates.sum(-1), torch.ones(4, 50, dtype=torch.double))
-
-
-@pytest.mark.parametrize("kind", list(selections))
-def test_losing_every_expert_gives_zero(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = mixture(8, 16, 4, 2, kind, expert_dropout=0.5).train()
-    monkeypatch.setattr(torch, "rand", lambda *size, **options: torch.zeros(*size))
-    x = torch.randn(1, 3, 8, requires_grad=True)
-    y = layer(x)
-    y.sum().backward()
-    assert (y == 0).all()
-    assert torch.isfinite(x.grad).all()
-
-
 def test_standard_dropout_falls_on_hidden_units_while_training() -> None:
     torch.manual_seed(0)
     layer = mixture(8, 64, 4, 2, dropout=0.4, bias=True)
@@ -304,75 +194,6 @@ def test_standard_dropout_falls_on_hidden_units_while_training() -> None:
     mean = torch.stack([layer.train()(x) for _ in range(1500)]).mean(0)
     assert not torch.allclose(layer(x), layer(x))
     torch.testing.assert_close(mean, plain, rtol=0, atol=0.07)
-
-
-def test_renormalising_is_choosing_before_the_softmax() -> None:
-    """Footnote 4 of section 7.2.3."""
-    torch.manual_seed(0)
-    after = selections["softmax_after"](8, 6, 3).double()
-    renormalised = selections["softmax_renormalised"](8, 6, 3).double()
-    renormalised.load_state_dict(after.state_dict())
-    x = torch.randn(2, 4, 8, dtype=torch.double)
-    torch.testing.assert_close(after(x).gates, renormalised(x).gates)
-    torch.testing.assert_close(after(x).gates.sum(-1), torch.ones(2, 4, dtype=torch.double))
-
-
-def test_noise_is_learned_and_falls_only_while_training() -> None:
-    torch.manual_seed(0)
-    chooser = selections["noisy"](8, 6, 2).double()
-    x = torch.randn(1, 2000, 8, dtype=torch.double)
-    a, b = chooser.train()(x), chooser(x)
-    assert not torch.equal(a.experts, b.experts)
-    assert torch.equal(chooser.eval()(x).experts, chooser(x).experts)
-    product = x @ chooser.weight.T
-    torch.testing.assert_close(a.logits, product)  # what balances: without the noise
-    chances = a.scores.gather(-1, a.experts)  # what chose: with it
-    torch.testing.assert_close(chances / chances.sum(-1, keepdim=True), a.gates)
-    noise = chooser.train().noisy(x, torch.zeros(1, 2000, 6, dtype=torch.double))
-    assert noise.std().item() == pytest.approx(math.log(2), rel=0.03)  # softplus(0): W4 starts at zero
-
-
-def test_capacity_is_a_hard_limit() -> None:
-    torch.manual_seed(0)
-    chooser = selections["switch"](8, 4, 2, capacity=1.25).double()
-    x = torch.randn(3, 40, 8, dtype=torch.double) + 1
-    free = selections["switch"](8, 4, 2).double()
-    free.load_state_dict(chooser.state_dict())
-    limited, unlimited = chooser(x), free(x)
-    assert torch.equal(limited.experts, unlimited.experts)
-    taken = [0] * 4
-    expected = torch.zeros_like(limited.gates).flatten(0, 1)
-    for k in range(2):  # first choices before second, in the order of the batch
-        for t, e in enumerate(limited.experts.flatten(0, 1)[:, k].tolist()):
-            if taken[e] < int(1.25 * 2 * 120 / 4):
-                expected[t, k] = unlimited.gates.flatten(0, 1)[t, k]
-                taken[e] += 1
-    assert (expected == 0).any()
-    torch.testing.assert_close(limited.gates.flatten(0, 1), expected)
-    assert torch.equal(chooser.eval()(x).gates, unlimited.gates)  # a token may not depend on those after it
-    exact = selections["switch"](8, 2, 1, capacity=1.3)  # 1.3 x 180 / 2 is 117, in single precision a little less
-    assert (exact(torch.randn(8).expand(1, 180, 8)).gates > 0).sum() == 117
-    few = selections["switch"](8, 4, 1, capacity=0.1).double()(x[:1, :3])
-    assert ((few.gates > 0).sum() == few.experts.unique().numel()).all()  # less than one token each is one
-    assert queue_places(torch.tensor([2, 0, 2, 2, 0]), 3).tolist() == [0, 0, 1, 2, 1]
-
-
-def test_sinkhorn_balances() -> None:
-    torch.manual_seed(0)
-    logits = torch.randn(60, 6, dtype=torch.double) + 3 * torch.arange(6)
-    plan = balanced_assignment(logits, 3).exp()
-    torch.testing.assert_close(plan.sum(0), torch.full((6,), 10.0, dtype=torch.double))
-    there = torch.arange(60) % 3 > 0  # columns are balanced over these; the others take nothing from them
-    part, alone = (balanced_assignment(*some).exp() for some in ((logits, 3, there), (logits[there], 3)))
-    torch.testing.assert_close(part[there], alone)
-    exact = balanced_assignment(logits, 200).exp()
-    torch.testing.assert_close(exact.sum(1), torch.ones(60, dtype=torch.double), rtol=1e-5, atol=1e-5)
-    # The balanced matrix is exp(logits) with scaled rows and columns, so its log differs by a sum of two vectors.
-    rest = exact.log() - logits
-    torch.testing.assert_close(rest - rest[:1], (rest - rest[:1])[:, :1].expand(-1, 6))
-    counts = [F.one_hot(scores.argmax(1), 6).sum(0) for scores in (logits, exact)]
-    assert counts[0].max() > 40
-    assert counts[1].max() < 20
 
 
 def test_sinkhorn_serves_training_alone() -> None:
@@ -453,31 +274,6 @@ def test_bad_options_get_one_sentence(options: dict) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("selection", list(selections))
-@pytest.mark.parametrize("balance", list(balances))
-@pytest.mark.parametrize("shape", [(0, 3, 16), (2, 0, 16), (2, 3, 16)])
-def test_no_tokens_ask_for_nothing(selection: str, balance: str, shape: tuple[int, ...]) -> None:
-    layer = mixture(16, 32, 4, 2, selection, balance=balance, balance_weight=1.0).train()
-    x = torch.randn(shape, requires_grad=True)
-    if x.numel() == 0:
-        assert layer.forward_with_balance(x)[1].item() == 0
-    y, asked = layer.forward_with_balance(x, torch.ones(shape[:2], dtype=torch.bool))  # all of it is padding
-    assert asked.item() == 0
-    (y.sum() + asked).backward()
-    assert x.grad is not None
-    assert x.grad.isfinite().all()
-
-
-def test_experts_that_nobody_likes_have_a_share_of_zero() -> None:
-    logits = torch.tensor([[[0.0, 110.0, 1.0], [0.0, 120.0, 3.0]]], requires_grad=True)
-    chosen = Chosen(torch.ones(1, 2, 1, dtype=torch.long), torch.ones(1, 2, 1), logits, logits, torch.sigmoid)
-    loss = balances["entropy"](chosen)
-    loss.backward()
-    assert loss.item() == pytest.approx(0, abs=1e-6)
-    assert logits.grad is not None
-    assert logits.grad.isfinite().all()
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -491,17 +287,6 @@ def test_experts_that_nobody_likes_have_a_share_of_zero() -> None:
 def test_options_that_are_no_such_thing_get_a_sentence(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         mixture(16, 32, **{"experts": 4, "k": 2, **options})
-
-
-def test_sums_over_devices_bear_small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pooled, "several", lambda training: True)
-    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_: None)  # one that is not alone, with idle others
-    each = torch.tensor([[0.0, 110.0, -torch.inf], [-130.0, 120.0, -torch.inf]], dtype=torch.double) - 120
-    each.requires_grad_()
-    found = pooled.log_sum(each.float(), training=True)
-    torch.testing.assert_close(found.double(), each.logsumexp(0))
-    found[:2].sum().backward()
-    torch.testing.assert_close(each.grad[:, :2], each.detach().softmax(0)[:, :2], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.gpu
