@@ -11,7 +11,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from longthink.ops.cvmm.plain import plain_feedforward
 from longthink.training.graphs import warm_up
 
 EXPERTS = (16, 32, 64, 128)
-_COMPILED = ", torch.compile"
+How = Literal["launched", "captured", "torch.compile"]
 
 
 class PlainExperts(nn.Module):
@@ -55,48 +55,54 @@ def measure(
     speed = _ceilings() if device() == "cuda" else None
     rows = []
     for number in experts:
-        torch.compiler.reset()  # it gives up on code that was compiled for many layers
-        for name, layer, captured in _paths(width, k, size, number):
-            milliseconds, megabytes = _time(layer.to(device()), tokens, width, repeats, captured)
-            if name.endswith(_COMPILED):  # whose graphs share memory that is not given back between layers
-                megabytes = None
-            rows.append({"experts": number, "path": name, "milliseconds": milliseconds, "megabytes": megabytes})
+        for name, layer, how in _paths(width, k, size, number):
+            milliseconds, megabytes = _time(layer.to(device()), tokens, width, repeats, how)
+            rows.append(
+                {
+                    "experts": number,
+                    "path": name if how == "launched" else f"{name}, {how}",
+                    "milliseconds": milliseconds,
+                    "megabytes": megabytes,
+                }
+            )
         if speed is not None:
             floor = _floor(tokens, width, k, size, number, *speed)
             rows.append({"experts": number, "path": "floor", "milliseconds": floor, "megabytes": None})
         if device() == "cuda":
             torch.cuda.empty_cache()
+            torch.compiler.reset()  # it gives up on code that was compiled for many layers
     about = f"forward and backward of one layer: {tokens:,} tokens, width {width}, {k} experts of {size} each"
     ceilings = {} if speed is None else {"teraflops": speed[0] / 1e12, "terabytes_a_second": speed[1] / 1e12}
     return {"benchmark": about, **surroundings(repeats), **ceilings, "rows": rows}
 
 
-def _paths(width: int, k: int, size: int, experts: int) -> list[tuple[str, nn.Module, bool]]:
+def _paths(width: int, k: int, size: int, experts: int) -> list[tuple[str, nn.Module, How]]:
     torch.manual_seed(0)
     layer = cast(Experts, mixture(width, experts * size, experts=experts, k=k, balance=None))
-    paths: list[tuple[str, nn.Module, bool]] = [
-        ("dense, same parameters", Dense(width, experts * size), False),
-        ("dense, same operations", Dense(width, k * size), False),
-        ("plain", PlainExperts(layer), False),
-        ("ours", layer, False),
+    paths: list[tuple[str, nn.Module, How]] = [
+        ("dense, same parameters", Dense(width, experts * size), "launched"),
+        ("dense, same operations", Dense(width, k * size), "launched"),
+        ("plain", PlainExperts(layer), "launched"),
+        ("ours", layer, "launched"),
     ]
     if device() == "cuda":  # without the time that launching takes: one graph that we capture, or torch.compile's
         fast = [(name, part) for name, part, _ in paths if name != "plain"]  # which waits for the device
-        paths += [(f"{name}, captured", part, True) for name, part in fast]
+        paths += [(name, part, "captured") for name, part in fast]
         graphs = partial(torch.compile, mode="reduce-overhead")
         # Copies: what a compiled layer leaves at its weights would be in the way of others.
-        paths += [(name + _COMPILED, cast(nn.Module, graphs(deepcopy(part))), False) for name, part in fast]
+        paths += [(name, cast(nn.Module, graphs(deepcopy(part))), "torch.compile") for name, part in fast]
     return paths
 
 
-def _time(layer: nn.Module, tokens: int, width: int, repeats: int, captured: bool) -> tuple[float, float | None]:
+def _time(layer: nn.Module, tokens: int, width: int, repeats: int, how: How) -> tuple[float, float | None]:
     kind = torch.bfloat16 if device() == "cuda" else torch.float32
     x = torch.randn(tokens, width, device=device(), dtype=kind, requires_grad=True)
     probe = torch.randn_like(x)
     weights = [x, *layer.parameters()]
 
     def run() -> None:
-        torch.compiler.cudagraph_mark_step_begin()
+        if how == "torch.compile":
+            torch.compiler.cudagraph_mark_step_begin()
         for weight in weights:
             weight.grad = None
         with torch.autocast(device(), torch.bfloat16, enabled=x.is_cuda, cache_enabled=False):
@@ -111,7 +117,7 @@ def _time(layer: nn.Module, tokens: int, width: int, repeats: int, captured: boo
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    go = _capture(run, stream) if captured else run
+    go = _capture(run, stream) if how == "captured" else run
     for _ in range(5):
         go()
     events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
@@ -124,7 +130,8 @@ def _time(layer: nn.Module, tokens: int, width: int, repeats: int, captured: boo
     peak = (torch.cuda.max_memory_allocated() - before) / 2**20
     for weight in weights:
         weight.grad = None
-    return statistics.median(times), peak
+    # The graphs of torch.compile share memory that is not given back between layers.
+    return statistics.median(times), None if how == "torch.compile" else peak
 
 
 def _give_workspaces(stream: torch.cuda.Stream) -> None:

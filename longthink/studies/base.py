@@ -203,7 +203,7 @@ def run(
         made = _side_by_side(waves, workers)
     else:
         made = [job.do() for wave in waves for job in wave]
-    paths = {id(job): found for job, found in zip((job for wave in waves for job in wave), made, strict=True)}
+    paths = dict(zip([id(job) for wave in waves for job in wave], made, strict=True))
     return [path for job in jobs for path in paths[id(job)]]
 
 
@@ -274,14 +274,14 @@ def _side_by_side(waves: list[list[_Job]], workers: int) -> list[list[Path]]:
     for recipe in {job.recipe.name: job.recipe for wave in waves for job in wave}.values():
         prepare(task(recipe.task, **recipe.task_options))
     spawn = multiprocessing.get_context("spawn")  # a forked process could not use a GPU
-    futures: dict[Future[list[Path]], _Job] = {}
+    futures: list[Future[list[Path]]] = []
     with ProcessPoolExecutor(
         workers, spawn, initializer=_share_cores, initargs=(workers,), max_tasks_per_child=1
     ) as pool:
         for wave in waves:
             quiet = [replace(job, options=replace(job.options, quiet=True)) for job in wave]
             begun = {pool.submit(job.do): job for job in quiet}
-            futures |= begun
+            futures += begun
             for future in as_completed(begun):
                 error = future.exception()
                 print(f"{begun[future]}: {'done' if error is None else error}", flush=True)

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from longthink.errors import UserError
+from longthink.ops.kernels import precise
 from longthink.tasks.base import SPLITS, Batch, Split, check_request, correct_everywhere, mixed_seed, tasks
 from longthink.tasks.corpora import Corpus, corpus
 from longthink.tasks.downloads import cache_folder
@@ -278,8 +279,7 @@ class Text:
 
 def bits(logits: Tensor, batch: Batch) -> Tensor:
     """What the true tokens that count cost each sample: [n]."""
-    precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    losses = F.cross_entropy(precise, batch.targets, reduction="none")
+    losses = F.cross_entropy(precise(logits), batch.targets, reduction="none")
     if batch.mask is not None:
         losses = losses * batch.mask
     return losses.double().sum(1) / math.log(2)

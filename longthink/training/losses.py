@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longthink.layers.several import networks_in
+from longthink.ops.kernels import precise
 from longthink.tasks.base import Batch
 from longthink.think import Context, State, Thinker, ThinkingModule, detach, think
 from longthink.training.recipe import Recipe
@@ -131,8 +132,7 @@ class Objective(nn.Module):
 def cross_entropy(logits: Tensor, batch: Batch, count: Tensor | None = None, networks: int = 1) -> Tensor:
     """Mean cross entropy over the outputs that count, pooled over the batch (Eq. 5.3-5.4; mazes: non-wall pixels), or
     over each network's part of it."""
-    precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    losses = F.cross_entropy(precise, batch.targets, reduction="none")
+    losses = F.cross_entropy(precise(logits), batch.targets, reduction="none")
     if batch.mask is not None:
         losses = losses * batch.mask
     if networks > 1:
