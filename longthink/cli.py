@@ -15,6 +15,7 @@ import typer
 
 from longthink.errors import UserError, at_least, check_precision, unknown, whole_numbers
 from longthink.explore.command import explore
+from longthink.inspect.command_line import Device, Json, Settings
 from longthink.inspect.commands import app as inspection
 
 app = typer.Typer(
@@ -27,11 +28,6 @@ app = typer.Typer(
 app.add_typer(inspection, name="inspect")
 app.command()(explore)
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ...")]
-TaskSettings = Annotated[
-    list[str] | None, typer.Option("--set", help="task.key=value: other options of the task; repeat it.")
-]
 Compile = Annotated[
     bool | None,
     typer.Option(help="Compile the step: by default on a GPU, where it is worth it; twice as fast for a DNC on a CPU."),
@@ -125,7 +121,7 @@ def solve(
     out: Annotated[Path | None, typer.Option(help="Write a picture: problem and answer, as PNG.")] = None,
     as_json: Json = False,
     all_steps: Annotated[bool, typer.Option("--all-steps", help="Don't stop when the state is at rest.")] = False,
-    settings: TaskSettings = None,
+    settings: Settings = None,
     device: Device = "cpu",
     prompt: Annotated[str | None, typer.Option(help="Text: what to go on with; a new document if left out.")] = None,
     length: Annotated[int | None, typer.Option(help="Text: at most so many tokens.")] = None,
@@ -150,7 +146,7 @@ def solve(
     if out is not None:
         solving.check_place(out)
     name, loaded = solving.find_weights(task, weights, device)
-    loaded = loaded.posed_with(settings or ())
+    loaded = loaded.with_settings(settings or ())
     text = _standard_input() if problem == "-" else problem
     batch = solving.pose(loaded, text, size=size, seed=seed or 0, style=style)
     budget = solving.default_steps(loaded, batch) if steps is None else steps
@@ -234,7 +230,7 @@ def evaluate(
     file: Annotated[
         Path | None, typer.Option(help="ListOps: an original file; of its problems the first --samples that fit.")
     ] = None,
-    settings: TaskSettings = None,
+    settings: Settings = None,
     memory: Annotated[
         str | None, typer.Option(help="A,B,..: how far a language model looks back, beside what it does by itself.")
     ] = None,
@@ -259,7 +255,7 @@ def evaluate(
         if path is not None:
             solving.check_place(path, kinds)
     place = solving.usable_device(device)
-    loaded = lt.load(weights, place).posed_with(settings or ())
+    loaded = lt.load(weights, place).with_settings(settings or ())
     recipe = loaded.recipe
     read = getattr(loaded.task, "read", None)
     if file is not None and (read is None or difficulty is not None):
@@ -299,6 +295,7 @@ def evaluate(
         "trained": {"difficulty": list(recipe.difficulty), "steps": recipe.steps},
         "seed": seed,
         **({} if file is None else {"file": file.name, "left_out": left_out}),
+        **({"settings": settings} if settings else {}),
         "device": str(place),
         "precision": precision,
         "curves": [curve.to_json() for curve in curves],

@@ -47,6 +47,14 @@ def whole_numbers(name: str, text: str) -> tuple[int, ...]:
         raise UserError(f"--{name} must be whole numbers with commas, as in 1,2, not {text!r}.") from None
 
 
+def numbers(name: str, text: str) -> tuple[float, ...]:
+    """The same of numbers that need not be whole."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(f"--{name} must be numbers with commas, as in 0,0.05, not {text!r}.") from None
+
+
 _PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
     int: ((int,), "a whole number"),
     float: ((int, float), "a number"),

@@ -6,6 +6,7 @@ beside ``config.json``), which is what ``save`` writes and ``push_to_hub`` uploa
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from collections.abc import Sequence
@@ -36,25 +37,40 @@ class Loaded(NamedTuple):
     def recipe(self) -> Recipe:
         return Recipe.from_json(self.card["recipe"])
 
-    def posed_with(self, settings: Sequence[str]) -> Loaded:
-        """The same network for its task with other options: ``task.longest=none``."""
-        for setting in settings:
-            if not setting.strip().startswith("task."):
-                raise UserError(f"Of a trained network only the task may change, as task.key=value, not {setting!r}.")
-        if not settings:
-            return self
-        changed = override(self.recipe, list(settings))
+    def with_settings(self, settings: Sequence[str]) -> Loaded:
+        """The same weights for a task with other options, ``task.longest=none``, or thinking in another way,
+        ``model.gate_threshold=0.05``, which the card then says too."""
+        adjustable = [f"model.{option}" for option in getattr(self.model, "adjustable", ())]
+        keys = [setting.partition("=")[0].strip() for setting in settings]
+        for setting, key in zip(settings, keys, strict=True):
+            if not key.startswith("task.") and key not in adjustable:
+                may = " and ".join(["its task (task.key=value)", *adjustable])
+                raise UserError(f"Of this trained network only {may} may change, not {setting!r}.")
+        changed, found = override(self.recipe, list(settings)), self
+        if any(key.startswith("task.") for key in keys):
+            found = found._replace(task=self._posed(changed, keys))
+        thinking = [setting for setting, key in zip(settings, keys, strict=True) if key in adjustable]
+        if not thinking:
+            return found
+        model = copy.deepcopy(self.model)  # others may be thinking with this one
+        for key in adjustable:
+            if key in keys:
+                option = key.removeprefix("model.")
+                setattr(model, option, changed.model_options[option])
+        return found._replace(model=model, card={**self.card, "settings": [*self.card.get("settings", ()), *thinking]})
+
+    def _posed(self, changed: Recipe, keys: Sequence[str]) -> Task:
         learned = getattr(self.task, "learned", None)  # the same numbers must stay the same subwords
         kept = {} if learned is None else {option: str(path) for option, path in learned().items()}
         for option in kept:
-            if any(setting.partition("=")[0].strip() == f"task.{option}" for setting in settings):
+            if f"task.{option}" in keys:
                 raise UserError(
                     f"These weights belong to the {option} they were trained with; leave task.{option} out."
                 )
         problem = task(changed.task, **{**changed.task_options, **kept})
         if problem.shape != self.task.shape:
             raise UserError(f"With these options the task has another shape ({problem.shape}) than these weights.")
-        return self._replace(task=problem)
+        return problem
 
 
 def load(name_or_folder: str | Path, device: str | torch.device = "cpu") -> Loaded:
@@ -72,7 +88,11 @@ def load(name_or_folder: str | Path, device: str | torch.device = "cpu") -> Load
     reason = misfit(model, {key: value.float() for key, value in tensors.items()})
     if reason:
         raise UserError(f"The weights in {weights} do not fit their recipe ({reason}); train them again.")
-    return Loaded(model.to(device).eval().requires_grad_(False), problem, card)
+    settings = card.get("settings", [])
+    if not (isinstance(settings, list) and all(isinstance(one, str) for one in settings)):
+        raise UserError(f"The settings in the card of {weights} must be a list like ['model.gate_threshold=0.05'].")
+    plain = {key: value for key, value in card.items() if key != "settings"}
+    return Loaded(model.to(device).eval().requires_grad_(False), problem, plain).with_settings(settings)
 
 
 def misfit(model: ThinkingModule, tensors: dict[str, torch.Tensor]) -> str | None:

@@ -14,7 +14,7 @@ from longthink.errors import UserError
 from longthink.evaluate import accuracy_at
 from longthink.loading import WEIGHTS, Loaded, load, push_to_hub, rebuild, save, shipped
 from longthink.think import think
-from longthink.training.files import read_json, read_tensors
+from longthink.training.files import read_json, read_tensors, write_json
 from longthink.training.recipe import Recipe
 from longthink.training.train import TrainingOptions, train
 
@@ -103,6 +103,29 @@ def test_run_folders_load_their_best_weights(tmp_path: Path) -> None:
     assert loaded.card["seed"] == 1
     assert loaded.recipe == TOY
     assert_same_network(loaded, load(save(loaded, tmp_path / "saved")))
+
+
+def test_how_a_network_thinks_is_saved_with_it(tmp_path: Path) -> None:
+    options = {"width": 16, "hidden": 16, "heads": 2}
+    recipe = Recipe(name="toy", task="ctl", difficulty=(2,), model="router", model_options=options, steps=3)
+    problem, model = rebuild(recipe)
+    leaking = Loaded(model.eval(), problem, {"recipe": recipe.to_json()})
+    tight = leaking.with_settings(["model.gate_threshold=0.2"]).with_settings(["model.gate_threshold=0.3"])
+    assert tight.model.gate_threshold == 0.3
+    assert (leaking.model.gate_threshold, leaking.with_settings([]).model) == (0.0, leaking.model)
+    assert tight.recipe == recipe  # how it was trained
+    again = load(save(tight, tmp_path / "tight"))
+    assert again.model.gate_threshold == 0.3
+    assert again.card["settings"] == ["model.gate_threshold=0.2", "model.gate_threshold=0.3"]
+    inputs = problem.sample(4, 2, seed=0).inputs
+    logits = [think(one.model, inputs, 5).logits for one in (leaking, tight, again)]
+    assert torch.equal(logits[1], logits[2])
+    assert not torch.allclose(logits[0], logits[1])
+    other = tight.with_settings(["task.backward=true"])
+    assert (other.task.backward, other.model.gate_threshold, other.card) == (True, 0.3, tight.card)
+    write_json(tmp_path / "tight" / "config.json", {**tight.card, "settings": "model.gate_threshold=0.3"})
+    with pytest.raises(UserError, match="must be a list like"):
+        load(tmp_path / "tight")
 
 
 def test_a_rebuilt_network_depends_on_its_seed_alone() -> None:

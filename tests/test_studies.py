@@ -12,11 +12,15 @@ from typing import Any
 import pytest
 import torch
 
+import longthink as lt
 from longthink.errors import UserError
+from longthink.evaluate import Curve
+from longthink.inspect.gates import Gates
+from longthink.loading import rebuild
 from longthink.models import build
 from longthink.perplexity import measure
 from longthink.recipes import recipes
-from longthink.studies import base, report, run, studies
+from longthink.studies import base, report, router, run, studies
 from longthink.studies.base import Exam, Row, Study
 from longthink.studies.language import Bits
 from longthink.studies.pictures import differences
@@ -461,6 +465,34 @@ def test_committed_tables_follow_from_the_stored_results(table: Path, tmp_path: 
     assert report(study, tmp_path).read_text() == table.read_text()
 
 
+def test_leaking_gates_are_shut_for_an_exam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the threshold that the network's own validation problems ask for."""
+    recipe = replace(
+        recipes["ctl-router"], model_options={"width": 16, "hidden": 16, "attention": "geometric", "gate": True}
+    )
+    ctl, model = rebuild(recipe)
+    loaded = lt.Loaded(model.eval(), ctl, {"recipe": recipe.to_json()})
+    asked: list[Any] = []
+
+    def chosen(loaded: lt.Loaded, problems: lt.Batch, **options: Any) -> Any:
+        asked.append(problems)
+        shares = torch.ones(1)
+        right = [torch.tensor([[True] * 10]), torch.tensor([[True] * 10]), torch.tensor([[True] * 9 + [False]])]
+        curves = tuple(Curve(5, one, one.float(), one.float()) for one in right)
+        return Gates((0.0, 0.3, 0.6), curves, 1, shares)
+
+    monkeypatch.setattr(router, "shut", chosen)
+    exam = router.Shut("3 functions, gates shut", 3, 20, 4, chunk=20)
+    found = exam.measure(loaded, half=False)
+    assert found["gate_threshold"] == 0.0  # of two that lose nothing the smaller
+    assert {len(row[row != 0]) for row in asked[0].inputs} == {6}  # the deepest that it was trained on
+    monkeypatch.setattr(router, "shut", lambda *args, **options: replace(chosen(*args), thresholds=(0.9, 0.95, 0.6)))
+    shut = exam.measure(loaded, half=False)
+    assert (shut["gate_threshold"], shut["change"]) == (0.9, [0.0] * 4)
+    assert max(found["change"]) > 0
+    assert exam.cells([found, shut], 2)[-1] == "0, 0.9"
+
+
 def test_texts_are_measured_as_their_exams_say(tmp_path: Path) -> None:
     """Split, blocks, memory and the farthest distance all count."""
     text = tmp_path / "text.txt"
@@ -473,7 +505,7 @@ def test_texts_are_measured_as_their_exams_say(tmp_path: Path) -> None:
         part.data.normal_(std=0.5)  # so that every place counts
 
     def measured(exam: Bits) -> float:
-        found = exam.measure(model, here, half=False)
+        found = exam.measure(lt.Loaded(model, here, {}), half=False)
         assert found["samples"] == found["tokens"] == exam.samples * 8
         return exam.value(found)
 

@@ -35,6 +35,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and 
 Out = Annotated[Path | None, typer.Option(help="Write the JSON document to this file.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw it: PNG, PDF or SVG.")]
 Problem = Annotated[str | None, typer.Option(help="A problem, typed as for solve; one is made if left out.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="task.key=value or, for networks with gates, model.gate_threshold=value; repeat it."),
+]
 Table = tuple[Sequence[str], Sequence[Sequence[str]], str]
 
 
@@ -67,6 +71,7 @@ class Opened:
     as_json: bool
     out: Path | None
     plot: Path | None
+    settings: Sequence[str] = ()
 
     @property
     def name(self) -> str:
@@ -104,7 +109,8 @@ class Opened:
 
         task, recipe = self.loaded.task, self.loaded.recipe
         trained = {"difficulty": list(recipe.difficulty), "steps": recipe.steps}
-        document = {"weights": self.name, "task": task.name, "unit": task.unit, "trained": trained, **found}
+        about = {"settings": list(self.settings)} if self.settings else {}
+        document = {"weights": self.name, "task": task.name, "unit": task.unit, "trained": trained, **about, **found}
         if self.out is not None:
             write_json(self.out, document)
         if self.plot is not None:
@@ -122,7 +128,9 @@ class Opened:
                 print(f"written  {path}")
 
 
-def _opened(weights: str, device: str, as_json: bool, out: Path | None, plot: Path | None) -> Opened:
+def _opened(
+    weights: str, device: str, as_json: bool, out: Path | None, plot: Path | None, settings: Sequence[str]
+) -> Opened:
     """Complaints come before the work."""
     from longthink import solving
     from longthink.loading import load
@@ -130,7 +138,8 @@ def _opened(weights: str, device: str, as_json: bool, out: Path | None, plot: Pa
     for path, kinds in ((out, (".json",)), (plot, (".png", ".pdf", ".svg"))):
         if path is not None:
             solving.check_place(path, kinds)
-    return Opened(weights, load(weights, solving.usable_device(device)), as_json, out, plot)
+    loaded = load(weights, solving.usable_device(device)).with_settings(settings)
+    return Opened(weights, loaded, as_json, out, plot, settings)
 
 
 def command(name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -147,13 +156,14 @@ def command(name: str | None = None) -> Callable[[Callable[..., None]], Callable
             as_json: Json = False,
             out: Out = None,
             plot: Plot = None,
+            settings: Settings = None,
             **own: Any,
         ) -> None:
             at_least(1, samples=own.get("samples", 1))
             at_least(0, seed=own.get("seed", 0))
             if own.get("steps") is not None:
                 at_least(fewest_steps, steps=own["steps"])
-            function(_opened(weights, device, as_json, out, plot), **own)
+            function(_opened(weights, device, as_json, out, plot, settings or ()), **own)
 
         first, *shared = list(signature(run, eval_str=True).parameters.values())[:-1]
         own = list(signature(function, eval_str=True).parameters.values())[1:]

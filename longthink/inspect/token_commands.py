@@ -7,13 +7,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from longthink.errors import UserError, whole_numbers
-from longthink.inspect.command_line import Difficulty, Opened, Problem, Samples, Seed, Steps, called, command, listed
+from longthink.errors import UserError, numbers, whole_numbers
+from longthink.inspect.command_line import (
+    Chunk,
+    Difficulty,
+    Opened,
+    Problem,
+    Samples,
+    Seed,
+    Steps,
+    called,
+    command,
+    counted,
+    listed,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     import longthink as lt
+    from longthink.tasks import Split
 
 
 @command()
@@ -60,6 +73,46 @@ def attention(
 def _mean_seen(seen: Tensor) -> Tensor:
     """How much those columns look at each that may: in a text only later ones may."""
     return seen.sum(0) / (seen > 0).sum(0).clamp_min(1)
+
+
+@command()
+def gates(
+    opened: Opened,
+    thresholds: Annotated[str | None, typer.Option(help="A,B,..: gates below these are shut.")] = None,
+    difficulty: Annotated[
+        int | None, typer.Option(help="Test problems of this size; the hardest of validation if left out.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="How long to think; 10 times the training if left out.")] = None,
+    samples: Samples = 100,
+    chunk: Chunk = 20,
+    seed: Seed = 0,
+) -> None:
+    """Which gates are almost shut, and does it keep its answers and go deeper when they are shut?"""
+    loaded = opened.loaded
+    from longthink.inspect import gates as asked
+
+    chosen = asked.THRESHOLDS if thresholds is None else numbers("thresholds", thresholds)
+    recipe, count = loaded.recipe, asked.LONG * opened.steps(None) if steps is None else steps
+    size = max(recipe.valid_difficulty or recipe.difficulty) if difficulty is None else difficulty
+    split: Split = "valid" if difficulty is None else "test"  # a threshold is not chosen on test problems
+    batch = loaded.task.sample(samples, size, seed, split)
+    about = f"{opened.name}, {size} {loaded.task.unit}, {split} problems"
+    with counted(len(chosen) * samples * count, opened.as_json) as on_step:
+        found = asked.shut(loaded, batch, chosen, count, chunk=chunk, on_step=on_step)
+    rows = []
+    for i, (threshold, one) in enumerate(zip(found.thresholds, found.curves, strict=True)):
+        (solved, step), marked = one.peak, "*" if i == found.best else ""
+        rows.append([f"{threshold:g}", f"{solved:.1%}", str(step), f"{found.kept(i):.1%}", f"{one.final:.1%}", marked])
+    columns = (
+        "gates below",
+        "solved",
+        "at step",
+        f"mean from step {recipe.steps} on",
+        f"at step {count}",
+        "keeps most",
+    )
+    document = {"difficulty": size, "split": split, "seed": seed, **found.to_json()}
+    opened.give(document, (columns, rows, about), lambda: asked.draw(found, about))
 
 
 @command()

@@ -67,6 +67,9 @@ class GatedLayer(nn.Module):
 
     ``residual_update`` is the modified router of E.1 (Eq. E.2). Without geometric attention the update ends in tanh
     instead of a norm (D.3.3). Gate dropout closes whole columns; it is in the public code alone.
+
+    Outside training, gates below ``gate_threshold`` are shut, which is in no text: a gate of 0.05 hardly matters for
+    the steps of training, but who waits behind it for fifty keeps a thirteenth of what it had.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class GatedLayer(nn.Module):
         self.norm_attention = LayerNorm(width)
         self.norm_update = None if tanh_update else LayerNorm(width)
         self.dropout, self.gate_dropout, self.residual_update = dropout, gate_dropout, residual_update
+        self.gate_threshold = 0.0
 
     def forward(self, x: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
         """The new columns, and what the feed-forward part asks for in the loss."""
@@ -95,6 +99,8 @@ class GatedLayer(nn.Module):
         g = self.gate(a).sigmoid()  # Eq. 5.3
         if self.training and self.gate_dropout:
             g = g * keep_mask(g.shape[:-1], self.gate_dropout, g.device)[..., None]
+        if self.gate_threshold and not self.training:
+            g = torch.where(g < self.gate_threshold, 0.0, g)
         note("gate", g)
         return torch.lerp(x, u.to(x.dtype), g.to(x.dtype)), balance  # Eq. 5.4
 
@@ -102,6 +108,9 @@ class GatedLayer(nn.Module):
 @models.add("transformer")
 class Transformer(nn.Module):
     """An encoder over tokens (0 is padding) whose answer is read from one column."""
+
+    adjustable = ("gate_threshold",)
+    """Options that may change after training."""
 
     def __init__(
         self,
@@ -119,6 +128,7 @@ class Transformer(nn.Module):
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
         gate_dropout: float = 0.0,
+        gate_threshold: float = 0.0,
         embedding_std: float = 1.0,
         act: Literal["graves", "universal"] | None = None,
         act_weight: float = 0.03,
@@ -169,11 +179,30 @@ class Transformer(nn.Module):
             )
 
         self.layers = nn.ModuleList(layer() for _ in range(distinct_steps or 1))
+        self.gate_threshold = gate_threshold
         draws = any(getattr(part, "draws_numbers", False) for part in self.layers.modules())
         self.recomputes = distinct_steps is None and not draws
         self.act = None if act is None else AdaptiveTime(width, act)
         self.act_weight = act_weight
         self.head = Linear(width, classes)
+
+    @property
+    def gate_threshold(self) -> float:
+        """Outside training, gates below this are shut."""
+        return max((layer.gate_threshold for layer in self._gated), default=0.0)
+
+    @gate_threshold.setter
+    def gate_threshold(self, threshold: float) -> None:
+        if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold < 1:
+            raise UserError(f"gate_threshold must be 0 or more and below 1, not {threshold!r}.")
+        if threshold and not self._gated:
+            raise UserError("gate_threshold needs a gate; set gate=True or leave it out.")
+        for layer in self._gated:
+            layer.gate_threshold = float(threshold)
+
+    @property
+    def _gated(self) -> list[GatedLayer]:
+        return [layer for layer in self.layers if isinstance(layer, GatedLayer)]
 
     def look(self, tokens: Tensor) -> Context:
         length = tokens.shape[1]

@@ -23,12 +23,11 @@ import torch
 from longthink.errors import UserError
 from longthink.evaluate import curve
 from longthink.hardware import hardware
-from longthink.loading import load
+from longthink.loading import Loaded, load
 from longthink.recipes import recipes
 from longthink.registry import Registry
 from longthink.tasks import Batch, Split, Task, task
 from longthink.tasks.reading import data_file
-from longthink.think import ThinkingModule
 from longthink.training.checkpoint import RunFolder
 from longthink.training.data import mixed_problems, prepare
 from longthink.training.files import read_json, write_json
@@ -74,10 +73,13 @@ class Exam:
         several = (self.difficulty,) if isinstance(self.difficulty, int) else self.difficulty
         return mixed_problems(task, self.samples, several, self.seed, self.split)
 
+    about: ClassVar[str] = ""
+    """What the table says of this kind of exam."""
     columns: ClassVar[tuple[str, ...]] = ("ours: as published (step)", "ours: best (step)", "ours: last (step)")
 
-    def measure(self, model: ThinkingModule, task: Task, half: bool) -> dict[str, Any]:
+    def measure(self, loaded: Loaded, half: bool) -> dict[str, Any]:
         """Accuracy over the steps."""
+        model, task = loaded.model, loaded.task
         limit = getattr(model, "max_steps", None)  # a feed-forward twin cannot think longer
         steps, every = (self.steps, self.read_every) if limit is None else (min(self.steps, limit), 1)
         problems = self.problems(task)
@@ -296,7 +298,8 @@ def examine(study: Study, row: Row, seed: int, weights: Path | str, results: Pat
     """Put one network to the study's exams that it has not had; a line each unless ``quiet``, as some take minutes."""
     path = study.folder(row, results) / f"{row.recipe}-seed{seed}.json"
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model, task, card = load(weights, device)
+    loaded = load(weights, device)
+    card = loaded.card
     about = {"study": row.kept_by or study.name, "row": row.label, "seed": seed, "card": card}
     ended = Path(weights) / "card.json"  # a run has it when it is over
     finished = read_json(ended).get("finished") if ended.exists() else None
@@ -316,12 +319,12 @@ def examine(study: Study, row: Row, seed: int, weights: Path | str, results: Pat
         asked = {"samples": fitting.samples, "steps": fitting.steps, "read_every": fitting.read_every}
         had = done["exams"].get(one.name)
         if row.label not in one.skip and (had is None or had.get("asked", asked) != asked):
-            half = device == "cuda" and not getattr(model, "wants_float32", False)
+            half = device == "cuda" and not getattr(loaded.model, "wants_float32", False)
             if not quiet:
                 print(f"{study.name}, {row.label}, seed {seed}: testing {one.name}", file=sys.stderr, flush=True)
             began = time.monotonic()
             done["exams"][one.name] = {
-                **fitting.measure(model, task, half),
+                **fitting.measure(loaded, half),
                 "asked": asked,
                 "seed": one.seed,
                 "seconds": round(time.monotonic() - began, 1),

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from longthink.evaluate import curve
+from longthink.loading import Loaded
 from longthink.studies.base import Exam, Row, Study, add, spread
-from longthink.tasks import Task
 from longthink.tasks.associative_recall import PUBLISHED_ITEMS
 from longthink.tasks.babi import Babi
 from longthink.tasks.base import without_repeats
 from longthink.tasks.key_value import PUBLISHED_PAIRS
 from longthink.tasks.repeat_copy import PUBLISHED_BLOCKS
-from longthink.think import ThinkingModule
 
 _LABELS = {
     "dnc": "DNC",
@@ -85,12 +84,13 @@ add(
 class WordErrors(Once):
     """The published measure of bAbI: the share of answer words that are wrong in a task's test file."""
 
-    def measure(self, model: ThinkingModule, task: Task, half: bool) -> dict[str, Any]:
+    def measure(self, loaded: Loaded, half: bool) -> dict[str, Any]:
+        task = loaded.task
         assert isinstance(task, Babi)
         assert isinstance(self.difficulty, int)
         count = without_repeats(task, self.samples, self.difficulty, "test")
         problems = task.sample(count, self.difficulty, 0, "test")
-        found = curve(model, task, problems, self.steps, chunk=self.chunk, half=half)
+        found = curve(loaded.model, task, problems, self.steps, chunk=self.chunk, half=half)
         assert found.wrong is not None
         assert found.parts is not None
         wrong, words = int(found.wrong[:, -1].sum()), int(found.parts.sum())

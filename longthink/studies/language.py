@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from longthink.loading import Loaded
 from longthink.perplexity import measure
 from longthink.studies.base import Exam, Row, Study, add, spread
-from longthink.tasks import Task
 from longthink.tasks.text import Text
-from longthink.think import ThinkingModule
 
 ROWS = {
     "dense": "dense",
@@ -62,7 +61,8 @@ class Bits(Exam):
     farthest: int | None = None
     """Distances beyond this count as this one."""
 
-    def measure(self, model: ThinkingModule, task: Task, half: bool) -> dict[str, Any]:
+    def measure(self, loaded: Loaded, half: bool) -> dict[str, Any]:
+        model, task = loaded.model, loaded.task
         assert isinstance(task, Text)
         assert isinstance(self.difficulty, int)
         stream = task.stream(self.split, self.streams, self.difficulty)

@@ -58,8 +58,9 @@ def report(study: Study, results: Path) -> Path:
 
 
 def _whose(one: Exam) -> list[str]:
-    """What there is to say about an exam's problems."""
-    return ["Problems of the validation split, which also chose the weights.", ""] if one.split == "valid" else []
+    """What there is to say about an exam and its problems."""
+    problems = "Problems of the validation split, which also chose the weights." if one.split == "valid" else ""
+    return [line for said in (problems, one.about) if said for line in (said, "")]
 
 
 def _table(study: Study, one: Exam, found: Found) -> list[list[str]]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+from longthink.inspect.gates import shut
+from longthink.loading import Loaded
 from longthink.recipes.router import S_GRID
 from longthink.studies.base import Exam, Row, Study, add
 
@@ -21,6 +25,33 @@ _NAMES = {
     "geometric": "+ geometric",
     "router": "+ geometric + gate (NDR)",
 }
+
+
+_UNGATED = tuple(name for kind, name in _NAMES.items() if kind not in ("relative_gate", "gated_positions", "router"))
+
+
+@dataclass(frozen=True)
+class Shut(Exam):
+    """Leaking gates are shut first."""
+
+    columns: ClassVar[tuple[str, ...]] = (*Exam.columns, "gates shut below")
+    about: ClassVar[str] = (
+        "Gates that are open by less than a threshold are shut here, which changes no weights. The threshold is chosen "
+        "for each network on validation problems as hard as the hardest of its training (`longthink inspect gates`)."
+    )
+
+    def measure(self, loaded: Loaded, half: bool) -> dict[str, Any]:
+        recipe = loaded.recipe
+        hardest = max(recipe.valid_difficulty or recipe.difficulty)
+        choosing = loaded.task.sample(500, hardest, self.seed, "valid")
+        found = shut(loaded, choosing, chunk=self.chunk, half=half)
+        threshold = found.thresholds[found.best]
+        posed = loaded.with_settings([f"model.gate_threshold={threshold}"])
+        return {**super().measure(posed, half), "gate_threshold": threshold}
+
+    def cells(self, measured: list[dict[str, Any]], trained: int) -> list[str]:
+        thresholds = sorted({one["gate_threshold"] for one in measured})
+        return [*super().cells(measured, trained), ", ".join(f"{threshold:g}" for threshold in thresholds)]
 
 
 _ADAPTIVE = {"graves": "Graves", "universal": "Universal Transformers"}
@@ -67,6 +98,7 @@ def _ctl(backward: bool) -> None:
         "router": ((1.0, 0.0), (1.0, 0.0)),
     }
     others = tuple(name for kind, name in _NAMES.items() if kind != "router")
+    shut_gates: dict[str, Any] = {"chunk": 1_000, "skip": _UNGATED}
     order = "ctl-backward" if backward else "ctl"
     add(
         Study(
@@ -83,6 +115,9 @@ def _ctl(backward: bool) -> None:
                 Exam(exams[1], (9, 10), 1_000, 28, chunk=1_000),
                 Exam("20 functions", 20, 1_000, 80, chunk=1_000, skip=others),
                 Exam("40 functions", 40, 1_000, 160, chunk=1_000, skip=others),
+                Shut("9-10 functions, gates shut", (9, 10), 1_000, 28, **shut_gates),
+                Shut("20 functions, gates shut", 20, 1_000, 80, **shut_gates),
+                Shut("40 functions, gates shut", 40, 1_000, 160, **shut_gates),
             ),
             remarks="LSTMs take no steps after their input.",
         )
@@ -217,6 +252,8 @@ def _expressions() -> None:
                     *(Exam(f"depth {d}", d, 1_000, 2 * steps, chunk=1_000, skip=deeper) for d in (6, 9, 10, 12)),
                     # Does it keep its answers?
                     Exam("depth 5", 5, 1_000, 200, read_every=10, chunk=100, skip=deeper),
+                    Shut("depths 7-8, gates shut", (7, 8), 1_000, 2 * steps, chunk=500, skip=_UNGATED),
+                    *(Shut(f"depth {d}, gates shut", d, 1_000, 2 * steps, chunk=500, skip=_UNGATED) for d in (10, 12)),
                 ),
             )
         )

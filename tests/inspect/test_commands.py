@@ -115,6 +115,28 @@ def test_models_of_tokens(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert len(found["beside"]["forward_links"]) == len(found["forward_links"]) == found["time_steps"]
 
 
+def test_gates(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    router = folder(tmp_path, "router", width=16, hidden=16)
+    small = ("--samples", "4", "--steps", "5", "--thresholds", "0,0.05,0.5")
+    found = json_of(capsys, "gates", router, *small, "--plot", str(tmp_path / "a.png"))
+    assert set(found) >= ALWAYS | {"best_threshold", "thresholds", "gates", "difficulty", "split"}
+    assert [one["threshold"] for one in found["thresholds"]] == [0, 0.05, 0.5]
+    assert (found["difficulty"], found["split"]) == (2, "valid")
+    assert sum(found["gates"]["shares"]) == pytest.approx(1, abs=1e-3)
+    assert found["thresholds"][2]["change"] == [0.0] * 5  # a new router's gates are all below a half
+    assert matplotlib.image.imread(tmp_path / "a.png").std() > 0.05
+    run("gates", router, *small, "--difficulty", "3")
+    assert "3 functions, test problems" in capsys.readouterr().out
+
+
+def test_a_network_may_think_in_another_way(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    router = folder(tmp_path, "router", width=16, hidden=16)
+    found = json_of(capsys, "attention", router, "--set", "model.gate_threshold=0.9", "--problem", "c b a 3")
+    assert found["settings"] == ["model.gate_threshold=0.9"]
+    assert {gate for step in found["gate"] for gate in step} == {0.0}
+    assert "settings" not in json_of(capsys, "attention", router, "--problem", "c b a 3")
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -132,6 +154,14 @@ def test_models_of_tokens(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
         (("sizes", "prefix_sums"), "nothing to compare with"),
         (("sizes", "prefix_sums", "--beside", "mazes"), "one task, and these are for mazes and prefix_sums"),
         (("attention", "ctl", "--steps", "0"), "--steps must be 1 or more"),
+        (("gates", "mazes"), "has no gates; look at a router"),
+        (("gates", "ctl-relative"), "has no gates; look at a router"),
+        (("gates", "text"), "has no gates; look at a router"),
+        (("gates", "ctl", "--thresholds", "0,x"), "--thresholds must be numbers with commas"),
+        (("gates", "ctl", "--thresholds", "0,2"), "gate_threshold must be 0 or more and below 1, not 2"),
+        (("attention", "ctl", "--set", "model.width=3"), "only its task .* and model.gate_threshold may change"),
+        (("attention", "ctl-relative", "--set", "model.gate_threshold=0.1"), "gate_threshold needs a gate"),
+        (("perturb", "mazes", "--set", "model.gate_threshold=0.1"), "only its task .* may change"),
         (("attention", "ctl", "--at", "3"), "say where to with --plot"),
         (("perturb", "prefix_sums", "--disturb", "noise@10", "--steps", "0"), "--steps must be 1 or more"),
         (("perturb", "prefix_sums", "--each-bit", "--steps", "0"), "--steps must be 1 or more"),

@@ -244,6 +244,30 @@ def test_closed_gates_copy() -> None:
     assert trace["change"].max() < 0.3
 
 
+@pytest.mark.parametrize("attention", list(attentions))
+def test_gates_that_are_almost_shut_can_be_shut(attention: str) -> None:
+    """Outside training alone; what is open further than the threshold stays as it is."""
+    torch.manual_seed(0)
+    sizes = {"vocabulary": 9, "classes": 4, "width": 32, "hidden": 32, "heads": 2, "dropout": 0.0, "gate": True}
+    leaking = build("transformer", **sizes, attention=attention).eval()
+    tight = build("transformer", **sizes, attention=attention, gate_threshold=0.05).eval()
+    tight.load_state_dict(leaking.state_dict())
+    tokens = torch.randint(1, 9, (8, 6))
+    context = leaking.look(tokens)
+    watch = ("gate", "state")
+    as_trained, with_shut = (think(model, None, 1, context=context, watch=watch).trace for model in (leaking, tight))
+    gate, state = with_shut["gate"], with_shut["state"][:, 0]
+    shut = as_trained["gate"] < 0.05
+    assert 0.2 < shut.double().mean() < 0.9
+    assert (gate[shut] == 0).all()
+    assert torch.equal(gate[~shut], as_trained["gate"][~shut])
+    assert torch.equal(state[shut[:, 0]], context.x[shut[:, 0]])  # keeps exactly what it had
+    assert torch.equal(state[~shut[:, 0]], as_trained["state"][:, 0][~shut[:, 0]])
+    assert (tight.gate_threshold, leaking.gate_threshold) == (0.05, 0.0)
+    tight.train()
+    assert think(tight, tokens, 1, watch=("gate",)).trace["gate"].min() > 0  # gradients need them open
+
+
 def test_gate_dropout_closes_whole_columns() -> None:
     torch.manual_seed(0)
     model = build(
@@ -432,6 +456,11 @@ def test_balance_is_summed_over_steps() -> None:
         ("transformer", {"width": 10, "heads": 4}, "multiple of the number of heads"),
         ("transformer", {"gate_dropout": 0.1}, "need a gate"),
         ("transformer", {"residual_update": True}, "need a gate"),
+        ("transformer", {"gate_threshold": 0.1}, "needs a gate"),
+        ("router", {"gate_threshold": 1.0}, "0 or more and below 1, not 1.0"),
+        ("router", {"gate_threshold": -0.1}, "0 or more and below 1, not -0.1"),
+        ("router", {"gate_threshold": "x"}, "0 or more and below 1, not 'x'"),
+        ("router", {"gate_threshold": True}, "0 or more and below 1, not True"),
         ("transformer", {"act": "graves", "act_weight": -1.0}, "0 or more, not -1"),
     ],
 )

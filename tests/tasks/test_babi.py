@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from longthink.cli import main
 from longthink.errors import UserError
-from longthink.loading import load
+from longthink.loading import Loaded, load
 from longthink.models import build
 from longthink.recipes import recipes
 from longthink.solving import solve
@@ -258,7 +258,7 @@ def test_the_published_error_counts_words(small: Path) -> None:
     torch.manual_seed(0)
     task = Babi(str(small))
     model = build("dnc", **task.shape, size=8, cells=4, width=4).eval()
-    found = WordErrors("task 1", 1, 1_000, 0, chunk=2).measure(model, task, half=False)
+    found = WordErrors("task 1", 1, 1_000, 0, chunk=2).measure(Loaded(model, task, {}), half=False)
     wrong = 0
     batch = everything(task, 1, "test")
     said = think(model, batch.inputs, 0).logits.argmax(1)

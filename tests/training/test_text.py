@@ -95,10 +95,10 @@ def test_subwords_stay_what_they_were_when_the_corpus_changes(toy: Recipe, tmp_p
     assert load(run).task.encode("the cat and the dog").tolist() == before
     other = tmp_path / "other.txt"
     other.write_text("words that nobody has learned yet\n" * 300)
-    posed = load(run).posed_with([f"task.corpus={other}"])  # another text, read in the same subwords
+    posed = load(run).with_settings([f"task.corpus={other}"])  # another text, read in the same subwords
     assert posed.task.encode("the cat and the dog").tolist() == before
     with pytest.raises(UserError, match=r"leave task\.tokeniser out"):
-        load(run).posed_with(["task.tokeniser=bytes"])
+        load(run).with_settings(["task.tokeniser=bytes"])
     corpus.unlink()
     for folder in (run, saved):
         loaded = load(folder)
