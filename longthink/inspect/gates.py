@@ -122,7 +122,7 @@ def draw(found: Gates, title: str = "") -> Any:
     labels = [f"{low:g}-{high:g}" for low, high in pairwise(EDGES)]
     left.barh(labels, (100 * found.shares).tolist(), color=COLOURS[0])
     left.invert_yaxis()
-    left.tick_params(labelsize=7)
+    left.tick_params(axis="y", labelsize=8)
     plain(left, "how open gates are", xlabel="% of all gates, within the steps of training")
     left.grid(visible=False)
     for i, (threshold, one) in enumerate(zip(found.thresholds, found.curves, strict=True)):

@@ -96,7 +96,7 @@ def gates(
     size = max(recipe.valid_difficulty or recipe.difficulty) if difficulty is None else difficulty
     split: Split = "valid" if difficulty is None else "test"  # a threshold is not chosen on test problems
     batch = loaded.task.sample(samples, size, seed, split)
-    about = f"{opened.name}, {size} {loaded.task.unit}, {split} problems"
+    about = f"{opened.name}, {size} {loaded.task.unit}, {'validation' if split == 'valid' else 'test'} problems"
     with counted(len(chosen) * samples * count, opened.as_json) as on_step:
         found = asked.shut(loaded, batch, chosen, count, chunk=chunk, on_step=on_step)
     rows = []

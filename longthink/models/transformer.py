@@ -68,8 +68,9 @@ class GatedLayer(nn.Module):
     ``residual_update`` is the modified router of E.1 (Eq. E.2). Without geometric attention the update ends in tanh
     instead of a norm (D.3.3). Gate dropout closes whole columns; it is in the public code alone.
 
-    Outside training, gates below ``gate_threshold`` are shut, which is in no text: a gate of 0.05 hardly matters for
-    the steps of training, but who waits behind it for fifty keeps a thirteenth of what it had.
+    Gates below ``gate_threshold`` are shut, which is in no text: a gate of 0.05 hardly matters for the steps of
+    training, but who waits behind it for fifty keeps a thirteenth of what it had. In training they are shut only where
+    ``shut_in_training`` says so, and gradients pass as if they were not.
     """
 
     def __init__(
@@ -82,13 +83,14 @@ class GatedLayer(nn.Module):
         gate_dropout: float,
         residual_update: bool,
         tanh_update: bool,
+        shut_in_training: bool = False,
     ) -> None:
         super().__init__()
         self.attention, self.update, self.gate = attention, feedforward, gate
         self.norm_attention = LayerNorm(width)
         self.norm_update = None if tanh_update else LayerNorm(width)
         self.dropout, self.gate_dropout, self.residual_update = dropout, gate_dropout, residual_update
-        self.gate_threshold = 0.0
+        self.gate_threshold, self.shut_in_training = 0.0, shut_in_training
 
     def forward(self, x: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
         """The new columns, and what the feed-forward part asks for in the loss."""
@@ -99,8 +101,8 @@ class GatedLayer(nn.Module):
         g = self.gate(a).sigmoid()  # Eq. 5.3
         if self.training and self.gate_dropout:
             g = g * keep_mask(g.shape[:-1], self.gate_dropout, g.device)[..., None]
-        if self.gate_threshold and not self.training:
-            g = torch.where(g < self.gate_threshold, 0.0, g)
+        if self.gate_threshold and (self.shut_in_training or not self.training):
+            g = g - torch.where(g < self.gate_threshold, g, 0.0).detach()
         note("gate", g)
         return torch.lerp(x, u.to(x.dtype), g.to(x.dtype)), balance  # Eq. 5.4
 
@@ -129,6 +131,7 @@ class Transformer(nn.Module):
         attention_dropout: float = 0.0,
         gate_dropout: float = 0.0,
         gate_threshold: float = 0.0,
+        shut_in_training: bool = False,
         embedding_std: float = 1.0,
         act: Literal["graves", "universal"] | None = None,
         act_weight: float = 0.03,
@@ -140,6 +143,8 @@ class Transformer(nn.Module):
             raise UserError(f"The width ({width}) and the number of heads ({heads}) must be 1 or more.")
         if not gate and (gate_dropout or residual_update):
             raise UserError("gate_dropout and residual_update need a gate; set gate=True or leave them out.")
+        if shut_in_training and not gate_threshold:
+            raise UserError("shut_in_training needs a gate_threshold above 0; set it or leave shut_in_training out.")
         if act_weight < 0:
             raise UserError(f"act_weight must be 0 or more, not {act_weight}.")
         if read_from not in ("first", "last"):
@@ -175,7 +180,15 @@ class Transformer(nn.Module):
             opener = Dense(width, width, activation, inside, output_bias=-3.0, noted=False)
             # Without geometric attention the update ends in tanh (D.3.3).
             return GatedLayer(
-                width, attend, part, dropout, opener, gate_dropout, residual_update, tanh_update=not geometric
+                width,
+                attend,
+                part,
+                dropout,
+                opener,
+                gate_dropout,
+                residual_update,
+                tanh_update=not geometric,
+                shut_in_training=shut_in_training,
             )
 
         self.layers = nn.ModuleList(layer() for _ in range(distinct_steps or 1))
@@ -188,7 +201,7 @@ class Transformer(nn.Module):
 
     @property
     def gate_threshold(self) -> float:
-        """Outside training, gates below this are shut."""
+        """Gates below this are shut."""
         return max((layer.gate_threshold for layer in self._gated), default=0.0)
 
     @gate_threshold.setter

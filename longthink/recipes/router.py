@@ -186,6 +186,29 @@ def _long() -> None:
     add(replace(long, first_n=short.steps, **horizon))
 
 
+def _shut() -> None:
+    """Routers that go on with leaking gates shut: a gate below the threshold is 0 in training too, and gradients pass
+    as if it were not. Waiting then costs nothing, so that nothing is lost in more steps than training has."""
+    for source, threshold, epochs in (
+        ("ctl-router", 0.1, 30),  # 3,120 updates
+        ("ctl-backward-router", 0.1, 30),
+        ("arithmetic-router-short", 0.06, 2),  # 3,906
+        ("listops-router-more", 0.06, 2),
+    ):
+        before = recipes[source]
+        options = {**before.model_options, "gate_threshold": threshold, "shut_in_training": True}
+        settings: dict[str, Any] = {
+            "learning_rate": 1e-4,
+            "warmup_updates": 200,
+            "schedule": "cosine",
+            "epochs": epochs,
+        }
+        name = f"{before.task}{'-backward' if 'backward' in source else ''}-router-shut"
+        note = f"{source}, gone on with gates below {threshold} shut"
+        shut = replace(before, name=name, note=note, weights=source, model_options=options, **settings)
+        add(replace(shut, enough=None, average=0.999))
+
+
 def _with_experts() -> None:
     """The router whose update is a sigma-MoE of twice the units, a quarter of them active."""
     experts = {"experts": 8, "k": 2, "dropout": 0.5}
@@ -301,6 +324,7 @@ def _ctlpp() -> None:
 _published()
 _short()
 _long()
+_shut()
 _with_experts()
 _ablations()
 _ctlpp()

@@ -109,6 +109,7 @@ def _ctl(backward: bool) -> None:
                 *_rows(order, exams, backward_rows if backward else forward_rows),
                 Row("NDR with sigma-MoE", f"{order}-router-sigma_moe"),
                 Row("NDR with the long-horizon loss", f"{order}-router-long"),
+                Row("NDR, then with leaking gates shut in training", f"{order}-router-shut"),
             ),
             exams=(
                 Exam(exams[0], (2, 3, 4, 5), 1_000, 28, chunk=1_000, split="valid"),
@@ -229,11 +230,15 @@ def _expressions() -> None:
         "router": ((1.0, 0.0), (0.99, 0.01)),
     }
     ours = {
-        "arithmetic": {"NDR in a fifth of the updates": "arithmetic-router-short"},
+        "arithmetic": {
+            "NDR in a fifth of the updates": "arithmetic-router-short",
+            "the same, then with leaking gates shut in training": "arithmetic-router-shut",
+        },
         "listops": {
             "NDR in a fifth of the updates": "listops-router-short",
             "NDR in a fifth of the updates, then 4/5 as many on deeper ones": "listops-router-more",
             "the same, then the long-horizon loss": "listops-router-long",
+            "the same without it, then with leaking gates shut in training": "listops-router-shut",
         },
     }
     for task, table, rows, steps in (("arithmetic", "5.3", arithmetic, 30), ("listops", "5.4", listops, 40)):

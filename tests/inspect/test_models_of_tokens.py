@@ -10,9 +10,13 @@ import torch
 
 import longthink as lt
 from longthink.errors import UserError
-from longthink.inspect import active, attention, experts, memory, representations
+from longthink.evaluate import Curve
+from longthink.inspect import active, attention, experts, gates, memory, representations
+from longthink.inspect.gates import Gates
+from longthink.loading import rebuild
 from longthink.models import build
 from longthink.tasks.ctlpp import CTLPP
+from longthink.training.recipe import Recipe
 from tests.inspect.toys import Oracle, is_drawn
 
 TASK = CTLPP(variant="R")
@@ -44,6 +48,46 @@ def test_attention_and_gates_of_a_router() -> None:
         attention.draw_heads(maps, (1, 6))
     first = build("router", **SIZES, width=16, hidden=16, heads=2, read_from="first")
     assert attention.attention_maps(first, batch.inputs, 5, TASK.decoded(batch)).answer == 0
+
+
+def test_gates_are_counted_and_shut() -> None:
+    recipe = Recipe(name="toy", task="ctlpp", difficulty=(2,), model="router", model_options={"width": 16}, steps=3)
+    problem, model = rebuild(recipe)
+    for layer in model.layers:
+        torch.nn.init.normal_(layer.gate.down.bias, std=3.0)  # some are open, some shut
+    loaded = lt.Loaded(model.eval(), problem, {"recipe": recipe.to_json()})
+    batch = problem.sample(7, 2, seed=0)
+    asked = []
+    found = gates.shut(loaded, batch, (0.0, 0.1, 0.4), 6, chunk=3, on_step=asked.append)
+    assert sum(asked) == 3 * 7 * 6
+    for threshold, one in zip(found.thresholds, found.curves, strict=True):
+        variant = loaded.with_settings([f"model.gate_threshold={threshold}"])
+        right = [problem.score(lt.think(variant.model, batch.inputs, n).logits, batch) for n in range(1, 7)]
+        assert torch.equal(one.right, torch.stack(right, 1))
+    as_trained = lt.think(model, batch.inputs, 3, watch=("gate",)).trace["gate"]  # all columns are real ones
+    counts = torch.histogram(as_trained.flatten(), torch.tensor(gates.EDGES)).hist
+    torch.testing.assert_close(found.shares, (counts / counts.sum()).double())
+    assert model.gate_threshold == 0
+    with pytest.raises(UserError, match="at least one threshold"):
+        gates.shut(loaded, batch, ())
+    with pytest.raises(UserError, match=r"below 1, not 1\.5"):
+        gates.shut(loaded, batch, (0.0, 1.5), on_step=lambda _: pytest.fail("work had begun"))
+
+
+def test_the_threshold_is_the_middle_one_of_the_best() -> None:
+    """Those that find as many answers come first, and of these those that keep as many."""
+
+    def solved(*accuracies: float) -> Curve:
+        right = torch.stack([torch.arange(1000) < 1000 * accuracy for accuracy in accuracies], 1)
+        return Curve(5, right, right.float(), right.float())
+
+    losing, keeping, failing = solved(0, 1, 0.2), solved(0, 1, 0.99), solved(0, 0.97, 0.97)
+    almost = solved(0, 0.996, 0.992)
+    found = Gates((0.0, 0.2, 0.4, 0.6, 0.8), (losing, keeping, almost, keeping, failing), 2, torch.ones(1))
+    assert found.kept(0) == pytest.approx(0.6)
+    assert found.thresholds[found.best] == 0.4
+    assert Gates((0.0, 0.5), (losing, failing), 2, torch.ones(1)).best == 0
+    assert found.to_json()["best_threshold"] == 0.4
 
 
 def test_a_transformer_without_gates_and_many_steps() -> None:

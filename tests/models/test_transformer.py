@@ -149,7 +149,8 @@ def test_relative_encoding_is_the_published_one() -> None:
     torch.testing.assert_close(ours, tensors["out.position_encoding"].double(), rtol=0, atol=1e-6)
 
 
-KINDS = [{"attention": kind, "gate": gate} for kind in attentions for gate in (False, True)]
+KINDS: list[dict[str, Any]] = [{"attention": kind, "gate": gate} for kind in attentions for gate in (False, True)]
+KINDS += [{"attention": "geometric", "gate": True, "gate_threshold": 0.05, "shut_in_training": True}]
 
 
 @pytest.mark.parametrize("options", KINDS)
@@ -266,6 +267,27 @@ def test_gates_that_are_almost_shut_can_be_shut(attention: str) -> None:
     assert (tight.gate_threshold, leaking.gate_threshold) == (0.05, 0.0)
     tight.train()
     assert think(tight, tokens, 1, watch=("gate",)).trace["gate"].min() > 0  # gradients need them open
+
+
+def test_gradients_pass_gates_that_are_shut_in_training() -> None:
+    """The values are those of shut gates, the gradients of a shut gate those that it would have in its sum if open."""
+    torch.manual_seed(0)
+    layer = gated_layer("geometric", 64, False)
+    torch.nn.init.normal_(layer.gate.down.bias, -3.0)
+    x, padding = torch.randn(4, 7, 32).double(), torch.zeros(4, 7, dtype=torch.bool)
+    layer.gate_threshold, layer.shut_in_training = 0.06, True
+    layer.train()
+    found = layer(x, padding)[0]
+    weights = torch.randn_like(found)
+    (found * weights).sum().backward()
+    a = layer.norm_attention(x + layer.attention(x, padding))
+    u, g = layer.norm_update(layer.update(a)), layer.gate(a).sigmoid()
+    shut = g < 0.06
+    assert 0.1 < shut.double().mean() < 0.9
+    torch.testing.assert_close(found, torch.where(shut, x, x + g * (u - x)))
+    assert torch.equal(found[shut], x[shut])
+    slope = weights * (u - x) * g * (1 - g)  # of the loss by what the sigmoid is taken of
+    torch.testing.assert_close(layer.gate.down.bias.grad, slope.sum((0, 1)))
 
 
 def test_gate_dropout_closes_whole_columns() -> None:
@@ -461,6 +483,7 @@ def test_balance_is_summed_over_steps() -> None:
         ("router", {"gate_threshold": -0.1}, "0 or more and below 1, not -0.1"),
         ("router", {"gate_threshold": "x"}, "0 or more and below 1, not 'x'"),
         ("router", {"gate_threshold": True}, "0 or more and below 1, not True"),
+        ("router", {"shut_in_training": True}, "needs a gate_threshold above 0"),
         ("transformer", {"act": "graves", "act_weight": -1.0}, "0 or more, not -1"),
     ],
 )
