@@ -239,4 +239,4 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _slug(name: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in name)
+    return "-".join("".join(c if c.isalnum() else " " for c in name).split())
