@@ -15,6 +15,7 @@ import typer
 
 from longthink.errors import UserError, at_least, check_precision, unknown, whole_numbers
 from longthink.explore.command import explore
+from longthink.extensions import import_extensions, name_extension
 from longthink.inspect.command_line import Device, Json, Settings
 from longthink.inspect.commands import app as inspection
 
@@ -40,6 +41,7 @@ def main(args: Sequence[str] | None = None) -> int:
     debug, as_json = "--debug" in given, "--json" in given
     given = [arg for arg in given if arg != "--debug"]  # it may stand anywhere
     try:
+        given = _with_extensions(given)
         code = typer.main.get_command(app).main(given, prog_name="longthink", standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
@@ -66,6 +68,21 @@ def main(args: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _with_extensions(given: list[str]) -> list[str]:
+    """Import what stands behind ``--with``, anywhere, and return the other arguments."""
+    rest, arguments = [], iter(given)
+    for argument in arguments:
+        name, equals, place = argument.partition("=")
+        if name != "--with":
+            rest.append(argument)
+        elif place := place if equals else next(arguments, ""):
+            name_extension(place)
+        else:
+            raise UserError("--with needs a Python file or a module: longthink --with addition.py list tasks.")
+    import_extensions()
+    return rest
+
+
 def _explain(error: Exception) -> tuple[str, int]:
     """One line for any error, and the exit code."""
     text = " ".join(str(error).split())
@@ -86,6 +103,14 @@ def _global(
     ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    extensions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="FILE",
+            help="A Python file or module with tasks, models, recipes or studies of your own; repeat it.",
+        ),
+    ] = None,
 ) -> None:
     if version:
         from longthink import __version__
@@ -147,6 +172,8 @@ def solve(
         solving.check_place(out)
     name, loaded = solving.find_weights(task, weights, device)
     loaded = loaded.with_settings(settings or ())
+    typed, drawn = ("parse",) if problem is not None else (), ("draw",) if out is not None else ()
+    solving.check_methods(loaded.task, "text", "show", *typed, *drawn)
     text = _standard_input() if problem == "-" else problem
     batch = solving.pose(loaded, text, size=size, seed=seed or 0, style=style)
     budget = solving.default_steps(loaded, batch) if steps is None else steps

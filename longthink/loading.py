@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import torch
 
 from longthink.errors import UserError, unknown
-from longthink.models import build
-from longthink.tasks import Task, task
+from longthink.models import build, models
+from longthink.tasks import Task, task, tasks
 from longthink.think import ThinkingModule
 from longthink.training.files import read_json, read_tensors, replace_file, write_json, write_tensors
 from longthink.training.recipe import Recipe, override
@@ -84,6 +84,12 @@ def load(name_or_folder: str | Path, device: str | torch.device = "cpu") -> Load
     if not isinstance(card, dict) or "recipe" not in card:
         raise UserError(f"{weights} has no recipe in its card, so its network cannot be rebuilt; train it again.")
     recipe = Recipe.from_json(card["recipe"])
+    for kind, name, known in (("task", recipe.task, tasks), ("model", recipe.model, models)):
+        if name not in known:
+            raise UserError(
+                f"The weights in {weights} need the {kind} {name!r}, which is not part of longthink; import the file "
+                "that adds it first (on the command line: --with FILE)."
+            )
     problem, model = rebuild(recipe, beside=weights.parent)
     reason = misfit(model, {key: value.float() for key, value in tensors.items()})
     if reason:

@@ -143,6 +143,13 @@ def find_weights(name: str, weights: str | None = None, device: str = "cpu") -> 
     return weights or name, loaded
 
 
+def check_methods(problem: Task, *methods: str) -> None:
+    """Tasks that people add need not have all that there is; training and tests do without these."""
+    for method in methods:
+        if not hasattr(problem, method):
+            raise UserError(f"The task {problem.name} has no method {method!r}, which this needs; give it one.")
+
+
 def pose(
     loaded: Loaded, text: str | None = None, *, size: int | None = None, seed: int = 0, style: str | None = None
 ) -> Batch:

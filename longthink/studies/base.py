@@ -22,6 +22,7 @@ import torch
 
 from longthink.errors import UserError
 from longthink.evaluate import curve
+from longthink.extensions import import_extensions
 from longthink.hardware import hardware
 from longthink.loading import Loaded, load
 from longthink.recipes import recipes
@@ -278,7 +279,7 @@ def _side_by_side(waves: list[list[_Job]], workers: int) -> list[list[Path]]:
     spawn = multiprocessing.get_context("spawn")  # a forked process could not use a GPU
     futures: list[Future[list[Path]]] = []
     with ProcessPoolExecutor(
-        workers, spawn, initializer=_share_cores, initargs=(workers,), max_tasks_per_child=1
+        workers, spawn, initializer=_begin_beside, initargs=(workers,), max_tasks_per_child=1
     ) as pool:
         for wave in waves:
             quiet = [replace(job, options=replace(job.options, quiet=True)) for job in wave]
@@ -290,7 +291,8 @@ def _side_by_side(waves: list[list[_Job]], workers: int) -> list[list[Path]]:
     return [future.result() for future in futures]
 
 
-def _share_cores(workers: int) -> None:
+def _begin_beside(workers: int) -> None:
+    import_extensions()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
 
 

@@ -158,7 +158,9 @@ def mixed_problems(
     sizes = proportions(n, shares or [1] * len(difficulties))
     parts = [task.sample(size, d, seed, split) for size, d in zip(sizes, difficulties, strict=True) if size]
     if len({part.inputs.shape[1:] for part in parts}) > 1 and not parts[0].is_sequence:
-        raise UserError(f"{task.name} differ in size with their difficulty; train at one of {list(difficulties)}.")
+        raise UserError(
+            f"Problems of {task.name} differ in size with their difficulty; train at one of {list(difficulties)}."
+        )
     return join(parts)
 
 

@@ -20,6 +20,7 @@ from lightning_fabric.strategies import DDPStrategy
 from torch.multiprocessing import ProcessRaisedException
 
 from longthink.errors import UserError
+from longthink.extensions import import_extensions
 from longthink.layers.several import together
 from longthink.loading import load, misfit, rebuild
 from longthink.tasks import Task, task
@@ -194,6 +195,7 @@ def _fabric(options: TrainingOptions, strategy: str | DDPStrategy) -> Fabric:
 
 def _train_beside(fabric: Fabric, runs: Sequence[RunFolder], options: TrainingOptions) -> None:
     """One of several processes. They part in order: one that still had threads of the connection would abort."""
+    import_extensions()
     _train_here(fabric, runs, options)
     fabric.barrier()
     torch.distributed.destroy_process_group()
