@@ -57,7 +57,7 @@ def _names(kind: str) -> Iterable[str]:
 def _task(name: str, ready: bool) -> dict[str, Any]:
     problem = task(name)
     return {
-        "size counts": problem.unit,
+        "size means": problem.unit,
         "usual size": usual_size(name),
         "weights": "shipped" if ready else "train them",
         "what it is": _first_line(sys.modules[type(problem).__module__]),

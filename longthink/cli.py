@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,7 @@ import typer
 
 from longthink.errors import UserError, at_least, check_precision, unknown, whole_numbers
 from longthink.explore.command import explore
-from longthink.extensions import import_extensions, name_extension
+from longthink.extensions import import_extensions, name_extension, named_extensions
 from longthink.inspect.command_line import Device, Json, Settings
 from longthink.inspect.commands import app as inspection
 
@@ -90,7 +91,10 @@ def _explain(error: Exception) -> tuple[str, int]:
         return text, 2
     if hasattr(error, "format_message"):  # a usage error of Typer, whose base class moves between versions
         command = getattr(getattr(error, "ctx", None), "command_path", "longthink")
-        return f"{' '.join(error.format_message().split()).rstrip('.')}. See {command} --help.", 2
+        said = " ".join(error.format_message().split()).rstrip(".")
+        if "unexpected extra argument" in said:
+            said += "; put quotes around what has spaces, and write settings as key=value"
+        return f"{said}. See {command} --help.", 2
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return "The output could not be written: no space is left where it goes.", 2
     if isinstance(error, MemoryError) or "memory" in text.lower():
@@ -108,7 +112,7 @@ def _global(
         typer.Option(
             "--with",
             metavar="FILE",
-            help="A Python file or module with tasks, models, recipes or studies of your own; repeat it.",
+            help="A Python file or module with tasks, models, recipes or studies of your own; several are fine.",
         ),
     ] = None,
 ) -> None:
@@ -211,7 +215,7 @@ def train(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Its name; longthink list recipes shows them.")],
     seed: Annotated[int, typer.Option(help="Decides weights, problems and their order.")] = 0,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value, model.key=value or task.key=value; repeat it.")
+        list[str] | None, typer.Option("--set", help="key=value, model.key=value or task.key=value; several are fine.")
     ] = None,
     devices: Annotated[int, typer.Option(help="How many devices share a batch.")] = 1,
     precision: Annotated[str | None, typer.Option(help="32-true or bf16-mixed; fits the device if left out.")] = None,
@@ -243,6 +247,8 @@ def train(
     print(f"run         {path}")
     unit = "tokens" if "bits_per_byte" in found else "problems"
     print(f"validation  {in_words(found)} ({found['samples']:,} {unit})")
+    again = [part for place in named_extensions() for part in ("--with", place)]
+    print(f"next        {shlex.join(['longthink', *again, 'eval', str(path)])}")
 
 
 @app.command("eval")
@@ -270,7 +276,12 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="Write the JSON document to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw accuracy over steps: PNG, PDF or SVG.")] = None,
 ) -> None:
-    """Measure accuracy at every step of thinking."""
+    """Measure accuracy at every step of thinking.
+
+    Peak: the best accuracy of any step, and the first step that has it. Final: after the last step. Most confident: if
+    each problem is answered with the surest step so far. Steps to solve: until a problem is first right, the mean of
+    those that ever are.
+    """
     import longthink as lt
     from longthink import eval_command, solving
     from longthink.training.files import write_json
@@ -371,11 +382,11 @@ def study(
         list[str], typer.Argument(metavar="STUDY", help="Its name, or several; longthink list studies shows them.")
     ],
     seeds: Annotated[str, typer.Option(help="A,B,..: which seeds to train and test.")] = "0",
-    rows: Annotated[list[str] | None, typer.Option("--row", help="Only this row; repeat it.")] = None,
+    rows: Annotated[list[str] | None, typer.Option("--row", help="Only this row; several are fine.")] = None,
     results: Annotated[Path, typer.Option(help="Where results are kept.")] = Path("results"),
     folder: Annotated[str, typer.Option(help="Where runs are kept.")] = "runs",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value for every row's recipe, and those it goes on from.")
+        list[str] | None, typer.Option("--set", help="key=value for the rows' recipes, and what those go on from.")
     ] = None,
     seconds: Annotated[float | None, typer.Option(help="Stop each training after this time.")] = None,
     workers: Annotated[int, typer.Option(help="Runs at a time, a process each.")] = 1,
@@ -397,7 +408,7 @@ def study(
             chosen, whole_numbers("seeds", seeds), rows or (), results, options, settings or (), workers, together
         )
     for one in chosen:
-        print(studies.report(one, results))
+        print(f"written  {studies.report(one, results)}")
 
 
 @app.command()
@@ -408,7 +419,7 @@ def bench(
     out: Annotated[Path | None, typer.Option(help="A folder for <hardware>.json.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Time what is slow and true beside what is fast, in one run."""
+    """Time fast paths beside the plain ones that they replace, in one run."""
     from longthink.bench import cvmm, deepthinking, dnc, explore, generators, language, router, timing
     from longthink.terminal import print_table
 

@@ -12,12 +12,17 @@ class UserError(Exception):
     """Bad input. The command line prints its one sentence and exits with code 2."""
 
 
+_LISTED = {"task": "tasks", "model": "models", "recipe": "recipes", "study": "studies"}
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """The error for a name that does not exist, with the nearest one that does."""
+    """The error for a name that does not exist, with the nearest one that does, or where all of them are."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     few = ", ".join(names) if len(names) <= 14 else f"{', '.join(names[:12])} and {len(names) - 12} more"
     hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {few}." if names else "it has none."
+    if kind in _LISTED and not near:
+        hint = f"longthink list {_LISTED[kind]} shows all, and one of your own needs --with FILE."
     return UserError(f"There is no {kind} named {name!r}; {hint}")
 
 

@@ -20,13 +20,13 @@ def name_extension(place: str) -> None:
     """A file, or a module as Python imports it, for this process and those that it starts."""
     if _is_file(place):
         place = str(Path(place).resolve())
-    named = _named()
+    named = named_extensions()
     if place not in named:
         os.environ[VARIABLE] = os.pathsep.join([*named, place])
 
 
 def import_extensions() -> None:
-    for place in _named():
+    for place in named_extensions():
         try:
             _import(place)
         except UserError:
@@ -36,7 +36,7 @@ def import_extensions() -> None:
             raise UserError(f"{place} could not be imported ({text}); --debug shows where.") from error
 
 
-def _named() -> list[str]:
+def named_extensions() -> list[str]:
     return [place for place in os.environ.get(VARIABLE, "").split(os.pathsep) if place]
 
 

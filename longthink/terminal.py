@@ -172,7 +172,7 @@ def report(solution: Solution) -> None:
         truth = "the same" if solution.truth == solution.answer and not short else solution.truth or "not known"
         for label, text in (("answer", solution.answer), ("truth", truth)):
             print(f"{label}\n{text}" if "\n" in text else f"{label:<9}{text}")
-    verdict = {True: "yes", False: "no", None: "not known"}[solution.solved]
+    verdict = {True: "yes", False: "no", None: "not known: it came without an answer"}[solution.solved]
     colour = {True: "bold green", False: "bold red", None: "bold"}[solution.solved]
     console.print(Text.assemble("solved   ", (verdict, colour)))
     rest = "the state is at rest" if solution.at_rest else "not at rest: other --steps may give another answer"

@@ -128,7 +128,7 @@ def unfold(
     limit = getattr(model, "max_steps", None)
     if limit is not None and steps is not None and steps > limit:
         raise UserError(f"This feed-forward network has {limit} blocks; ask for at most {limit} steps, not {steps}.")
-    context = model.look(x) if context is None else context
+    context = _looked(model, x) if context is None else context
     state = model.start(context) if state is None else state
     wanted_notes = tuple(notes)
     count = 0
@@ -140,6 +140,12 @@ def unfold(
         moment = Moment(model, count, new, state if keep_previous else None, context, taken)
         yield moment
         state, context = moment.state, moment.context
+
+
+def _looked(model: Thinker, x: Any) -> Context:
+    if isinstance(getattr(x, "inputs", None), Tensor):
+        raise UserError("A network looks at the inputs of a batch: give batch.inputs, not the batch.")
+    return model.look(x)
 
 
 def think(
@@ -162,12 +168,13 @@ def think(
     earlier thought, ``context`` saves looking again; with ``read=False`` nobody needs the last logits, and none are
     made.
     """
+    watch = (watch,) if isinstance(watch, str) else watch
     watchers = dict(watch) if isinstance(watch, Mapping) else {name: _watcher(name) for name in watch}
     noted = [name for name in watchers if not isinstance(watch, Mapping) and name not in _BUILT_IN]
     keep_previous = halt is not None or "change" in watchers or isinstance(watch, Mapping)
     beginning: dict[str, Tensor | None] = dict.fromkeys(noted)
     with _taking(beginning):
-        context = model.look(x) if context is None else context
+        context = _looked(model, x) if context is None else context
         state = model.start(context) if state is None else state
     batch, device = _batch_and_device(state)
 

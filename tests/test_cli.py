@@ -298,9 +298,10 @@ def test_train_then_eval_then_solve(capsys: pytest.CaptureFixture[str], tmp_path
     settings = [part for setting in TOY for part in ("--set", setting)]
     train = ["train", "prefix_sums-long", "--folder", str(tmp_path), "--seed", "1", "--accelerator", "cpu", *settings]
     assert main(train) == 0
-    run, validation = capsys.readouterr().out.splitlines()
+    run, validation, advice = capsys.readouterr().out.splitlines()
     folder = run.split()[1]
     assert Path(folder, "best.safetensors").exists()
+    assert advice.split() == ["next", "longthink", "eval", folder]
     assert "after 4 steps, " in validation
     out, plot = tmp_path / "new" / "e.json", tmp_path / "e.png"
     places = ["--out", str(out), "--plot", str(plot)]

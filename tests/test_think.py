@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import longthink as lt
 from longthink.errors import UserError
 from longthink.think import ACT, Budget, Converged, MaximumConfidence, Moment, Ponder, confidence, note, think, unfold
 
@@ -78,6 +79,16 @@ def test_watch_keeps_by_name_by_note_and_by_function() -> None:
 def test_unknown_note_is_one_sentence() -> None:
     with pytest.raises(UserError, match="notes nothing named 'attention'"):
         think(Halver(), X, 2, watch=("attention",))
+    with pytest.raises(UserError, match="notes nothing named 'attention'"):
+        think(Halver(), X, 2, watch="attention")  # a word is one name, not its letters
+
+
+def test_a_batch_is_not_its_inputs() -> None:
+    batch = lt.task("prefix_sums").sample(2, 8, 0)
+    with pytest.raises(UserError, match=r"give batch\.inputs, not the batch"):
+        think(Halver(), batch, 2)
+    with pytest.raises(UserError, match=r"give batch\.inputs, not the batch"):
+        next(lt.unfold(Halver(), batch, 2))
 
 
 def test_change_is_the_relative_move() -> None:

@@ -37,7 +37,7 @@ Plot = Annotated[Path | None, typer.Option(help="Draw it: PNG, PDF or SVG.")]
 Problem = Annotated[str | None, typer.Option(help="A problem, typed as for solve; one is made if left out.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="task.key=value or, for networks with gates, model.gate_threshold=value; repeat it."),
+    typer.Option("--set", help="task.key=value or, of gated networks, model.gate_threshold=value; several are fine."),
 ]
 Table = tuple[Sequence[str], Sequence[Sequence[str]], str]
 

@@ -29,7 +29,7 @@ def perturb(
     disturb: Annotated[
         list[str] | None,
         typer.Option(
-            help="noise@1, zeros@50, swapped@50, flips@50, goal@50, other@50, clean; repeat it. "
+            help="noise@1, zeros@50, swapped@50, flips@50, goal@50, other@50, clean; several are fine. "
             "Those of Table 5.5 if left out."
         ),
     ] = None,
@@ -224,7 +224,7 @@ def hard_to_easy(
 @command()
 def sizes(
     opened: Opened,
-    beside: Annotated[list[str] | None, typer.Option(help="Other weights for the same task; repeat it.")] = None,
+    beside: Annotated[list[str] | None, typer.Option(help="Other weights for the same task; several are fine.")] = None,
     difficulty: Difficulty = None,
     steps: Steps = None,
     samples: Samples = 20,

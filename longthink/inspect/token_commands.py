@@ -213,7 +213,7 @@ def memory(
 @command()
 def representations(
     opened: Opened,
-    symbol: Annotated[list[str] | None, typer.Option(help="Only this output symbol; repeat it.")] = None,
+    symbol: Annotated[list[str] | None, typer.Option(help="Only this output symbol; several are fine.")] = None,
     steps: Steps = None,
 ) -> None:
     """CTL++: do all functions mean the same by a symbol, and who understands whose results?"""

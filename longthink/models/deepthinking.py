@@ -71,7 +71,10 @@ class ResidualBlock(nn.Module):
 
 @models.add("deepthinking")
 class DeepThinking(nn.Module):
-    """DT (``recall=False``), DT-Recall, and with ``distinct_steps=m`` the feed-forward twin of m steps."""
+    """Deep Thinking: the same convolutions again and again; with recall they see the problem anew at every step.
+
+    DT-Recall, DT (``recall=False``), and with ``distinct_steps=m`` the feed-forward twin of m steps.
+    """
 
     def __init__(
         self,

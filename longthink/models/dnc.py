@@ -92,8 +92,9 @@ class FeedforwardController(nn.Module):
 
 @models.add("dnc")
 class DNC(nn.Module):
-    """Takes vectors (``inputs``) or tokens (``vocabulary``); answers at every time step, or once at the end.
+    """The Differentiable Neural Computer: an LSTM that writes into a memory and reads from it.
 
+    Takes vectors (``inputs``) or tokens (``vocabulary``); answers at every time step, or once at the end.
     A thinking step comes before the answer at the end. Where every time step has its answer they are given while it
     reads, and later steps change none: there time to think is part of the sequence, as bAbI's three blanks between each
     question of a story and its answer. ``dropout`` falls on embedded tokens. Masks begin at sigmoid(``mask_bias``): the

@@ -27,7 +27,10 @@ class Memory(NamedTuple):
 
 @models.add("lstm")
 class LSTM(nn.Module):
-    """One or two directions. A thinking step feeds a blank token; most published runs take none."""
+    """An LSTM over tokens, in one or two directions.
+
+    A thinking step feeds a blank token; most published runs take none.
+    """
 
     capturable = False  # packing sequences of different lengths needs the lengths on the host
 

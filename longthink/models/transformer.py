@@ -109,7 +109,10 @@ class GatedLayer(nn.Module):
 
 @models.add("transformer")
 class Transformer(nn.Module):
-    """An encoder over tokens (0 is padding) whose answer is read from one column."""
+    """A Transformer encoder whose answer is read from one column, with the same layer again and again or distinct ones.
+
+    Token 0 is padding.
+    """
 
     adjustable = ("gate_threshold",)
     """Options that may change after training."""

@@ -19,7 +19,7 @@ add(
     Study(
         name="chess",
         title="Chess puzzles, trained on the easier 80%",
-        source="Table 5.4, Figures 5.5 and 5.6 (600,000 puzzles in training)",
+        source="Schwarzschild, Table 5.4, Figures 5.5 and 5.6 (600,000 puzzles in training)",
         rows=(
             Row("DT", "chess-dt-alpha0"),
             Row("DT, progressive", "chess-dt-alpha0.5"),

@@ -44,7 +44,7 @@ add(
     Study(
         name="repeat_copy",
         title="Long repeated copy",
-        source="Figure 2.3, losses without figures: the DNC fails, de-allocation and sharp links learn it fast",
+        source="Csordás, Figure 2.3, losses without figures: the DNC fails, de-allocation and sharp links learn fast",
         remarks="DS was stopped after half of its updates. S has its best weights after 1,000 updates and "
         "then loses them: its loss rises again.",
         rows=_variants("repeat_copy", "dnc", "dnc_d", "dnc_s", "dnc_ds", "dnc_mds"),
@@ -60,7 +60,7 @@ add(
     Study(
         name="associative_recall",
         title="Associative recall",
-        source="Figure 2.2a, losses without figures: masks converge fastest",
+        source="Csordás, Figure 2.2a, losses without figures: masks converge fastest",
         remarks="Not so here: of three seeds each, those without masks leave their plateau (a loss of 0.03) at updates "
         "2,500, 3,150 and 7,300, those with masks at 3,200, 4,400 and 5,500, and then fall more slowly.",
         rows=_variants("associative_recall", "dnc", "dnc_m", "dnc_d", "dnc_s", "dnc_mds"),
@@ -72,7 +72,7 @@ add(
     Study(
         name="key_value",
         title="Key-value retrieval",
-        source="Figure 2.2b shows the read mask alone",
+        source="Csordás, Figure 2.2b shows the read mask alone",
         rows=_variants("key_value", "dnc", "dnc_m", "dnc_mds"),
         exams=(Once("2-16 pairs", PUBLISHED_PAIRS, 600, 0, chunk=100),),
         learning_curves=True,
@@ -133,7 +133,7 @@ add(
     Study(
         name="babi",
         title="bAbI, all 20 tasks in one network",
-        source="Table 2.1, after 500,000 updates of batch 2",
+        source="Csordás, Table 2.1, after 500,000 updates of batch 2",
         rows=tuple(
             Row(
                 _LABELS[kind],

@@ -112,12 +112,12 @@ def _study(
     )
 
 
-add(_study("language", "Language models of 41M parameters on the sources of Python", "Tables 7.1-7.3", ROWS))
+add(_study("language", "Language models of 41M parameters on the sources of Python", "Csordás, Tables 7.1-7.3", ROWS))
 add(
     _study(
         "language_sources",
         "Language models of 41M parameters on the sources of Python, PyTorch, SymPy and NetworkX",
-        "Tables 7.1-7.3",
+        "Csordás, Tables 7.1-7.3",
         ROWS,
         "Nothing is read twice: 3,000 updates read 49 of 64 MB, where those of language.md read 9 MB five times. And "
         "the rate is the best of three for dense layers (language-rates.json), after a short warm-up, where that of "
@@ -130,7 +130,7 @@ add(
     _study(
         "language_ablations",
         "What makes sigma-MoE work, on the sources of Python",
-        "Tables 7.4 and F.4",
+        "Csordás, Tables 7.4 and F.4",
         ABLATIONS,
         _SHORT,
         ("epochs=2",),

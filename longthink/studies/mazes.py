@@ -8,7 +8,7 @@ add(
     Study(
         name="mazes",
         title="Mazes, trained on 9x9",
-        source="Table 5.3, Figures 5.4 and 5.7 (right), section 5.4",
+        source="Schwarzschild, Table 5.3, Figures 5.4 and 5.7 (right), section 5.4",
         rows=(
             Row("DT", "mazes-dt-alpha0", {"13x13": (85.59, 2.81, 40), "59x59": (0.0, 0.0, None)}, most=100),
             Row(

@@ -6,7 +6,7 @@ add(
     Study(
         name="prefix_sums",
         title="Prefix sums, trained on 32 bits",
-        source="Table 5.2, Figures 5.3 and 5.7 (left)",
+        source="Schwarzschild, Table 5.2, Figures 5.3 and 5.7 (left)",
         rows=(
             Row("DT", "prefix_sums-dt-alpha0", {"48 bits": (94.61, 1.19, 42), "512 bits": (0.0, 0.0, None)}),
             Row(
@@ -39,7 +39,7 @@ add(
     Study(
         name="prefix_sums_size",
         title="Prefix sums: how wide, and trained for how many steps",
-        source="Figure 5.17 (curves without figures: wider and longer is better up to w = 400 and m = 30)",
+        source="Schwarzschild, Figure 5.17 (curves without figures: wider and longer is better, up to 400 and 30)",
         rows=tuple(
             row
             for loss, recipe in (("", "prefix_sums-dt_recall-alpha1"), (", long horizon", "prefix_sums-long"))

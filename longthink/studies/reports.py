@@ -22,7 +22,8 @@ def report(study: Study, results: Path) -> Path:
     """Write ``results/<study>.md`` and a picture for each exam."""
     found = collect(study, results)
     if not found:
-        raise UserError(f"Nothing has been measured for {study.name} in {results}; run the study first.")
+        place = results.resolve()
+        raise UserError(f"Nothing has been measured for {study.name} in {place}; run it first, or name its --results.")
     lines = [f"# {study.title}", "", f"Published: {study.source}. {study.measure}", ""]
     if study.remarks:
         lines += [study.remarks, ""]

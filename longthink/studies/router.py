@@ -104,7 +104,7 @@ def _ctl(backward: bool) -> None:
         Study(
             name="ctl_backward" if backward else "ctl",
             title=f"Compositional table lookup, {'backward' if backward else 'forward'}, trained on 1-5 functions",
-            source="Table 5.1",
+            source="Csordás, Table 5.1",
             rows=(
                 *_rows(order, exams, backward_rows if backward else forward_rows),
                 Row("NDR with sigma-MoE", f"{order}-router-sigma_moe"),
@@ -199,7 +199,7 @@ def _ablations(backward: bool) -> None:
             Study(
                 name=f"ctl_{name}{'_backward' if backward else ''}",
                 title=f"Compositional table lookup, {order}: {titles[name]}",
-                source=f"Table {table}",
+                source=f"Csordás, Table {table}",
                 rows=tuple(rows),
                 exams=(
                     Exam(exams[0], (2, 3, 4, 5), 1_000, 28, chunk=1_000, split="valid"),
@@ -246,7 +246,7 @@ def _expressions() -> None:
             Study(
                 name=task,
                 title=f"{'Arithmetic' if task == 'arithmetic' else 'ListOps'}, trained on depths 1-5",
-                source=f"Table {table}",
+                source=f"Csordás, Table {table}",
                 rows=(
                     *_rows(task, exams, rows),
                     *(Row(label, recipe, steps=_TESTED.get(f"{task}-router")) for label, recipe in ours[task].items()),
@@ -310,7 +310,7 @@ def _ctlpp() -> None:
             Study(
                 name=f"ctlpp_{variant}",
                 title=f"CTL++ variant {variant}",
-                source="Table 6.1 (25 seeds)",
+                source="Csordás, Table 6.1 (25 seeds)",
                 rows=(
                     *_rows(f"ctlpp-{variant}", exams, rows),
                     Row("NDR, last column", f"ctlpp-{variant}-router-last", steps=_TESTED[f"ctlpp-{variant}-router"]),
@@ -339,7 +339,7 @@ def _heat_map() -> None:
         Study(
             name="ctlpp_S",
             title="CTL++ variant S, NDR, by what its two groups share",
-            source="Figure 6.4, a heat map without figures: 100% needs 16 shared functions and 6 overlapping symbols",
+            source="Csordás, Figure 6.4, a map without figures: 100% needs 16 shared functions, 6 overlapping symbols",
             rows=tuple(
                 Row(
                     f"{shared} functions, {overlapping} symbols",

@@ -18,7 +18,7 @@ add(
     Study(
         name="sudoku",
         title="Sudoku, trained on 36 to 60 given cells",
-        source='section 6.1 gives no figures ("can solve harder puzzles")',
+        source='Schwarzschild, section 6.1, gives no figures ("can solve harder puzzles")',
         rows=(Row("DT-Recall, long horizon", "sudoku-long"),),
         exams=(
             *(

@@ -1,4 +1,4 @@
-"""Simple arithmetic (section 5.2.2): nested additions and multiplications modulo 10, each in brackets.
+"""Simple arithmetic (Csordás, section 5.2.2): nested additions and multiplications modulo 10, each in brackets.
 
 input   ((4*7)+2)        answer   0
 """
@@ -98,7 +98,9 @@ class Arithmetic(TokenTask):
                 else:
                     raise UserError(f"{here} is where a digit or a ( should be, {_EXAMPLE}.")
             elif not waiting:
-                raise UserError(f"{here} comes after the end; put brackets around each operation, {_EXAMPLE}.")
+                raise UserError(
+                    f"{here} comes after the end; numbers have one digit, and each operation its brackets, {_EXAMPLE}."
+                )
             elif not waiting[-1][1]:
                 if word not in ("+", "*"):
                     raise UserError(f"{here} is where a + or * should be, {_EXAMPLE}.")

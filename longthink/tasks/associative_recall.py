@@ -1,4 +1,4 @@
-"""Associative recall (section 2.3): hear items of several bit vectors, then one of them again; say which came next.
+"""Associative recall (Csordás, section 2.3): hear items of several bit vectors, then one again; say which came next.
 
 input   a1 a2 a3 | b1 b2 b3 | c1 c2 c3 ! a1 a2 a3 !             two kinds of marks, | and !
 answer                                              b1 b2 b3

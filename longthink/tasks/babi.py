@@ -1,4 +1,4 @@
-"""bAbI (section 2.3.2): stories of simple sentences with questions in between, answered in a word or a few.
+"""bAbI (Csordás, section 2.3.2): stories of simple sentences with questions in between, answered in a word or a few.
 
 input   mary moved to the bathroom . where is mary ? _ _ _ _        the blanks (_) are steps to think and to answer in
 answer                                                      bathroom

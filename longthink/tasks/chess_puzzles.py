@@ -1,4 +1,4 @@
-"""Chess puzzles (section 2.2.3): mark the square that the best move starts from and the one it ends on.
+"""Chess puzzles (Schwarzschild, section 2.2.3): mark the square that the best move starts from and the one it ends on.
 
 The puzzles come from Lichess: https://database.lichess.org, lichess_db_puzzle.csv.zst.
 """

@@ -1,4 +1,4 @@
-"""Compositional table lookup (section 5.2.1): apply functions to a symbol, one after the other.
+"""Compositional table lookup (Csordás, section 5.2.1): apply functions to a symbol, one after the other.
 
 input   101 d a b        answer   b(a(d(101)))
 """

@@ -1,4 +1,4 @@
-"""CTL++ (section 6.2): compositional table lookup whose tests compose functions that training never composes.
+"""CTL++ (Csordás, section 6.2): compositional table lookup whose tests compose functions that training never composes.
 
 input   c b a 3        answer   c(b(a(3)))
 

@@ -1,4 +1,4 @@
-"""Key-value retrieval (section 2.3): hear pairs of bit vectors, then complete each from its first and its second half.
+"""Key-value retrieval (Csordás, section 2.3): hear pairs of bit vectors, then complete each from either half.
 
 input   a=A b=B c=C !  b c a  !  C A B  !       the marks (!) differ
 answer                 B C A     c a b

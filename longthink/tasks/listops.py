@@ -1,4 +1,4 @@
-"""ListOps (section 5.2.3): nested minima, maxima, medians and sums modulo 10 of digits.
+"""ListOps (Csordás, section 5.2.3): nested minima, maxima, medians and sums modulo 10 of digits.
 
 input   [MED 4 8 5 [MAX 8 4 9]]        answer   6   (the median is rounded down)
 """

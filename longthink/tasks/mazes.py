@@ -1,4 +1,4 @@
-"""Mazes (section 2.2.2): mark the shortest path between two cells in a picture of a maze.
+"""Mazes (Schwarzschild, section 2.2.2): mark the shortest path between two cells in a picture of a maze.
 
     S # . . .        S # . . .
     . # . # #        * # . # #        size 5: 3 x 3 rooms with walls or passages between them;

@@ -1,4 +1,4 @@
-"""Prefix sums modulo two (section 2.2.1): bit i of the answer is the parity of the first i bits of the input.
+"""Prefix sums modulo two (Schwarzschild, section 2.2.1): bit i of the answer is the parity of the first i bits.
 
 input   1 0 1 1        answer   1 1 0 1
 """

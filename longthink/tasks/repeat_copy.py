@@ -1,4 +1,4 @@
-"""Long repeated copy (section 2.3): hear a block of bit vectors and repeat it, then another, again and again.
+"""Long repeated copy (Csordás, section 2.3): hear a block of bit vectors and repeat it, then another, again and again.
 
 input   a b c !             d e !           answers come after the mark (!), which is repeated too
 answer          a b c !           d e !

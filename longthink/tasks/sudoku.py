@@ -1,4 +1,4 @@
-"""Sudoku (section 6.1): fill the blanks so that every row, column and box holds each digit once.
+"""Sudoku (Schwarzschild, section 6.1): fill the blanks so that every row, column and box holds each digit once.
 
 input   5 3 . | . 7 . | . . .        answer   5 3 4 | 6 7 8 | 9 1 2
         6 . . | 1 9 5 | . . .                 6 7 2 | 1 9 5 | 3 4 8   ...
@@ -58,7 +58,7 @@ class Sudoku:
         if not FEWEST_GENERATED <= difficulty <= MOST_GIVENS:
             raise UserError(
                 f"Sudokus are made with {FEWEST_GENERATED} to {MOST_GIVENS} given cells, not {difficulty}; "
-                "read puzzles with fewer, down to 17, from a file with load_puzzles."
+                "type one with fewer, or read a file with load_puzzles in Python."
             )
         puzzles = np.empty((n, 81), np.uint8)
         solutions = np.empty((n, 81), np.uint8)

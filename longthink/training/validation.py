@@ -103,4 +103,4 @@ def in_words(found: dict[str, Any]) -> str:
     if "error" in found:
         return f"{found['error']:.2%} of the {found['parts']} wrong, {found['accuracy'][0]:.2%} of the problems solved"
     pairs = dict(zip(found["steps"], found["accuracy"], strict=True)).items()  # few and many steps may be as many
-    return ", ".join(f"{right:.2%} after {steps} steps" for steps, right in pairs)
+    return ", ".join(f"{right:.2%} {f'after {steps} steps' if steps else 'when it has read'}" for steps, right in pairs)

@@ -158,7 +158,7 @@ def test_parse_answers_anything_with_a_problem_or_a_sentence(text: str) -> None:
     ("text", "says"),
     [
         ("", "There is no expression"),
-        ("4*7", "Token 2, '*', comes after the end; put brackets around each operation"),
+        ("4*7", "Token 2, '*', comes after the end; numbers have one digit, and each operation its brackets"),
         ("(4*7)+2", "Token 6, '+', comes after the end"),
         ("(4-7)", "Token 3, '-', is where a + or * should be"),
         ("(47)", "Token 3, '7', is where a + or *"),
