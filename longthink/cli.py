@@ -304,7 +304,7 @@ def evaluate(
                 "A language model reads the first --samples blocks of its test text; leave out --difficulty, --steps, "
                 "--seed, --read-every, --chunk and --plot."
             )
-        eval_command.bits(loaded, weights, samples, memory, farthest, precision, as_json, out)
+        eval_command.bits(loaded, weights, samples, memory, farthest, precision, settings or (), as_json, out)
         return
     if (memory, farthest) != (None, None):
         raise UserError(f"Only language models look back; leave out --memory and --farthest for {weights}.")

@@ -18,6 +18,7 @@ from longthink.models.language import Language
 from longthink.perplexity import Measured, measure_weights
 from longthink.tasks import Batch
 from longthink.tasks.base import without_repeats
+from longthink.tasks.text import Text
 from longthink.terminal import print_table
 from longthink.training.files import write_json
 from longthink.training.report import Report
@@ -99,16 +100,19 @@ def bits(
     memory: str | None,
     farthest: int | None,
     precision: str,
+    settings: Sequence[str],
     as_json: bool,
     out: Path | None,
 ) -> None:
-    """What a language model is measured in, over the first blocks of its test text, by how far it looks back."""
+    """What a language model is measured in, over the first blocks of a test text, by how far it looks back."""
     options: dict[str, Any] = {"blocks": blocks, "half": precision == "bf16", "farthest": farthest}
     wanted = () if memory is None else whole_numbers("memory", memory)
     at_least(0, memory=min(wanted, default=0))
     assert isinstance(loaded.model, Language)
+    assert isinstance(loaded.task, Text)
+    about = loaded.task.tokens("test")[1]
     lengths = sorted({*wanted, loaded.model.evaluation_memory})
-    there = loaded.task.stream("test", 1, max(loaded.recipe.difficulty), whole=True).blocks  # type: ignore[attr-defined]
+    there = loaded.task.stream("test", 1, max(loaded.recipe.difficulty), whole=True).blocks
     found: dict[int, Measured] = {}
     each = min(blocks, there)
     with Report("blocks", len(lengths) * each, 0, as_json) as progress:
@@ -122,8 +126,13 @@ def bits(
     document = {
         "weights": name,
         "task": loaded.task.name,
+        "corpus": loaded.task.corpus,
+        **({"settings": [*settings]} if settings else {}),
+        "device": str(next(loaded.model.parameters()).device),
         "precision": precision,
         "trained": {"memory": loaded.model.memory},
+        "blocks": each,
+        "bytes without tokens": about.lost,  # of the whole test text
         "farthest": farthest,
         "memories": [{"memory": length, **one.to_json()} for length, one in found.items()],
     }
@@ -144,6 +153,11 @@ def bits(
         for length, one in found.items()
     ]
     which = f"all {there}" if blocks >= there else f"the first {blocks}"
-    title = f"{name}: {which} blocks of its test text, by how far it looks back"
-    about = f"training: {loaded.model.memory}, by itself: {loaded.model.evaluation_memory}"
-    print_table(columns, rows, f"{title} ({about})")
+    title = f"{name}: {which} blocks of the test text of {loaded.task.corpus}, by how far it looks back"
+    usual = f"training: {loaded.model.memory}, by itself: {loaded.model.evaluation_memory}"
+    print_table(columns, rows, f"{title} ({usual})")
+    if about.lost:
+        whole = about.bytes + about.lost
+        print(f"unknown  {about.lost:,} of {whole:,} bytes are in no token: bits are per byte of the others")
+    if out is not None:
+        print(f"written  {out}")

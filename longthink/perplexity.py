@@ -28,12 +28,12 @@ class Measured(NamedTuple):
     tokens: int
     """Predictions that were counted."""
     bytes: float
-    """Of the text that they stand for."""
+    """Of the text that they stand for; those of which the vocabulary knows nothing are none of them."""
 
     @property
     def bits_per_byte(self) -> float:
         """Bits per character, where the published tables say so, are these."""
-        return self.bits / self.bytes
+        return self.bits / self.bytes if self.bytes else math.inf
 
     @property
     def bits_per_token(self) -> float:

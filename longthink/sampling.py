@@ -26,7 +26,6 @@ from longthink.tasks.tokenisers import BOUNDARY
 from longthink.think import think
 
 LONGEST = 1_000_000
-_BLOCK = 512  # tokens of a prompt that are read at once
 
 
 @dataclass(frozen=True)
@@ -57,12 +56,14 @@ def sample(
     style: Style | None = None,
     *,
     memory: int | None = None,
+    block: int = 512,
     cache: bool = True,
 ) -> Iterator[int]:
     """Up to ``length`` tokens that go on after ``prompt``; a document's end is the last one.
 
-    Each token sees the ``memory`` positions before it (None: as many as the model remembers in evaluation). Without
-    the cache all of them are read again for each token, which is slow and there to check against.
+    A prompt is read in blocks, which should be those of training; each sees the ``memory`` positions before it (None:
+    as many as the model remembers in evaluation), as does each new token. Without the cache all of them are read again
+    for each token, which is slow and there to check against.
     """
     style = style or Style()
     if not 1 <= length <= LONGEST:
@@ -76,7 +77,7 @@ def sample(
     with remembering(model, memory):
         for _ in range(length):
             if cache:
-                logits, past = _read_on(model, new, past, steps)
+                logits, past = _read_on(model, new, past, steps, block)
             else:
                 logits, _ = _read_on(model, written[-model.evaluation_memory - 1 :], None, steps, LONGEST)
             token = choose(logits, style, float(chance.random_raw() >> 11) / 2**53)
@@ -88,7 +89,7 @@ def sample(
 
 
 def _read_on(
-    model: Language, tokens: Sequence[int], past: Memory | None, steps: int, block: int = _BLOCK
+    model: Language, tokens: Sequence[int], past: Memory | None, steps: int, block: int
 ) -> tuple[Tensor, Memory]:
     """Logits [classes] after the last of these tokens, and what to remember."""
     device = next(model.parameters()).device
@@ -177,10 +178,11 @@ def write(
     # again and again; with a line's end, the five bytes after a line's "def " cost the shipped ones a quarter to a
     # third less (results/shipped/text.json).
     seen = [*task.encode("\n").tolist(), *(given or [BOUNDARY])]
-    # A model that was trained without a memory saw a block at a time: it gets as much to look back at.
-    memory = model.evaluation_memory or max(loaded.recipe.difficulty) - 1
+    block, memory = max(loaded.recipe.difficulty), model.evaluation_memory
+    if not memory:  # it saw a block at a time: it gets as much to look back at, and no more of the prompt
+        memory, seen = block - 1, seen[-block:]
     began, tokens, page = time.perf_counter(), list[int](), Page(code.decode if show else None)
-    for token in sample(model, seen, length, steps, style, memory=memory):
+    for token in sample(model, seen, length, steps, style, memory=memory, block=block):
         page.add([token] if tokens else [*given, token])  # complaints come before the first one
         tokens.append(token)
     page.end()

@@ -96,7 +96,7 @@ def test_what_cannot_reach_the_end_of_a_prompt_is_not_read(monkeypatch: pytest.M
     look = model.look
     monkeypatch.setattr(model, "look", lambda x: read.append(x[0].shape[1]) or look(x))
     with torch.no_grad(), remembering(model, 40):
-        found = _read_on(model, prompt, None, 2)[0]
+        found = _read_on(model, prompt, None, 2, 512)[0]
         assert sum(read) < 2000
         past: Memory | None = None
         for start in range(0, len(prompt), 512):  # all of it
@@ -104,6 +104,22 @@ def test_what_cannot_reach_the_end_of_a_prompt_is_not_read(monkeypatch: pytest.M
             thought = think(model, None, 2, context=context)
             past = model.remember(thought.state, context)
     assert torch.equal(found, thought.logits[0, :, -1])
+
+
+@pytest.mark.parametrize(("memory", "blocks"), [(None, [128, 128, 45]), (0, [128])])
+def test_prompts_are_read_in_the_blocks_of_training(
+    monkeypatch: pytest.MonkeyPatch, memory: int | None, blocks: list[int]
+) -> None:
+    """A network without a memory never saw more than one."""
+    loaded = lt.load("text")
+    assert max(loaded.recipe.difficulty) == 128
+    model, read = loaded.model, list[int]()
+    look = model.look
+    monkeypatch.setattr(model, "look", lambda x: read.append(x[0].shape[1]) or look(x))
+    if memory is not None:
+        monkeypatch.setattr(model, "evaluation_memory", memory)
+    write(loaded, "x" * 300, length=3)
+    assert read == [*blocks, 1, 1]
 
 
 @given(

@@ -97,7 +97,8 @@ class Opened:
             return self.sample(samples, difficulty, seed).inputs
         stream = task.stream("test", samples, self.size(difficulty))
         before = min(stream.blocks - 1, -(-model.evaluation_memory // stream.length))
-        return [stream.block(seed * (before + 1) + number).inputs for number in range(before + 1)]
+        first = seed % (stream.blocks // (before + 1)) * (before + 1)  # no block has the text's end before it
+        return [stream.block(first + number).inputs for number in range(before + 1)]
 
     def posed(self, problem: str | None, difficulty: int | None, seed: int) -> lt.Batch:
         return self.sample(1, difficulty, seed) if problem is None else self.loaded.task.parse(problem)

@@ -59,7 +59,8 @@ class Chosen(NamedTuple):
 class Selection(nn.Module):
     """What the kinds share: the selector's weights, expert dropout, the top-k.
 
-    Expert dropout takes experts away from the whole batch for one call, without rescaling the others (Eq. 7.21).
+    Expert dropout takes experts away from all tokens of one call, without rescaling the others (Eq. 7.21); devices that
+    share a batch drop experts of their own.
     """
 
     def __init__(self, width: int, experts: int, k: int, expert_dropout: float = 0.0) -> None:

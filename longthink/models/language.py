@@ -67,8 +67,9 @@ class Language(nn.Module):
     ``planned_steps`` times (this scales the first weights, and is how many steps a memory has). Norms are "pre" or
     "peri" (MoEUT: SwitchHead attention and experts, ``attention_options`` experts, k and expert_dropout).
 
-    ``memory`` positions before a block are seen in training, ``evaluation_memory`` in evaluation: four times as many
-    where nothing is said, as published. What layers note is that of a step's last layer.
+    ``memory`` positions before a block are seen in training, ``evaluation_memory`` in evaluation: where nothing is
+    said, four times as many, as published, or with "peri" as many as in training. What layers note is that of a step's
+    last layer.
     """
 
     compiled_part = "apply_layer"  # all layers are compiled as one
@@ -235,7 +236,8 @@ def negative_entropy(chances: Tensor) -> Tensor:
 @models.add("moeut")
 def moeut(vocabulary: int, classes: int, **options: Any) -> Language:
     """MoEUT: a group of two shared layers with peri-layernorm, experts in the feed-forward part and in attention."""
-    return Language(vocabulary, classes, **{"group": 2, "dropout": 0.0, **options, "norm": "peri"})
+    usual = {"group": 2, "dropout": 0.0, "feedforward": "experts"}
+    return Language(vocabulary, classes, **{**usual, **options, "norm": "peri"})
 
 
 def _switch_head(

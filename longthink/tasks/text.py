@@ -48,6 +48,7 @@ class Stream:
     whole: bool = False
     """To measure: every token but the first is predicted once, with masks where parts end early. To train: all blocks
     are full, and the few tokens that don't fill one are left out."""
+    called: str = "The text"
 
     def __post_init__(self) -> None:
         if self.streams < 1 or self.length < 1:
@@ -55,8 +56,8 @@ class Stream:
         if self.blocks < 1:
             need = self.streams * self.length + 1
             raise UserError(
-                f"The text has {len(self.tokens)} tokens, and {self.streams} streams with blocks of {self.length} need "
-                f"{need}; choose fewer or shorter ones, or a larger corpus."
+                f"{self.called} has {len(self.tokens)} tokens, and {self.streams} readers with blocks of {self.length} "
+                f"need {need}; choose a smaller batch, fewer samples or a smaller difficulty, or more text."
             )
 
     def __repr__(self) -> str:
@@ -121,7 +122,8 @@ class Text:
         """The split's text in order: see ``Stream``."""
         tokens, about = self.tokens(split)
         # The first token stands before the first document and is never predicted.
-        return Stream(tokens, streams, length, about.bytes / (about.tokens - 1), whole)
+        called = f"The {split} text of {self.corpus}"
+        return Stream(tokens, streams, length, about.bytes / (about.tokens - 1), whole, called)
 
     def sample(self, n: int, difficulty: int, seed: int, split: Split = "test") -> Batch:
         check_request(n, difficulty, seed, split)
@@ -247,7 +249,7 @@ class Text:
                 if split == "train":  # what is wrong with this one is said at once: a download is not tried again
                     raise
                 continue
-            found[split] = {"bytes": about.bytes, "crc32": f"{about.checksum:08x}"}
+            found[split] = {"bytes": about.bytes + about.lost, "crc32": f"{about.checksum:08x}"}
         return found
 
     def learned(self) -> dict[str, Path]:

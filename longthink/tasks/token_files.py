@@ -23,6 +23,8 @@ class About:
     tokens: int
     bytes: int
     """Of the text that they stand for."""
+    lost: int
+    """Further bytes, for which the vocabulary has no tokens."""
     documents: int
     kind: str
     """The numbers' type: uint8 or uint16."""
@@ -33,10 +35,10 @@ def write_tokens(path: Path, pieces: Iterable[Piece], tokeniser: Tokeniser, sour
     """One file of numbers and one with what is known of it, each written whole or not at all; numbers first."""
     kind = tokeniser.encode(b"").dtype
     boundary = np.array([BOUNDARY], kind)
-    tokens, size, documents, checksum = 0, 0, 0, 0
+    tokens, size, lost, documents, checksum = 0, 0, 0, 0, 0
 
     def write(part: Path) -> None:
-        nonlocal tokens, size, documents, checksum
+        nonlocal tokens, size, lost, documents, checksum
         with part.open("wb") as file:
             for piece in pieces:
                 if b"\0" in piece.text:
@@ -46,10 +48,11 @@ def write_tokens(path: Path, pieces: Iterable[Piece], tokeniser: Tokeniser, sour
                     file.write(data.tobytes())
                     checksum = zlib.crc32(data.data, checksum)
                     tokens += len(data)
-                size, documents = size + len(piece.text), documents + piece.begins
+                missing = tokeniser.lost(piece.text, numbers)
+                size, lost, documents = size + len(piece.text) - missing, lost + missing, documents + piece.begins
 
     replace_file(path, write)
-    about = About(tokens, size, documents, kind.name, checksum)
+    about = About(tokens, size, lost, documents, kind.name, checksum)
     write_json(_card(path), asdict(about))
     return about
 

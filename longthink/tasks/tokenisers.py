@@ -27,6 +27,9 @@ class Tokeniser(Protocol):
 
     def decode(self, tokens: Sequence[int]) -> str: ...
 
+    def lost(self, text: bytes, tokens: np.ndarray) -> int:
+        """How many bytes of a text are not in its tokens, for the vocabulary does not know them."""
+
     def complaint(self, text: bytes) -> str | None:
         """Why this text has tokens that the vocabulary does not know; None where it has none."""
 
@@ -41,6 +44,9 @@ class Bytes:
 
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(token for token in tokens if token != BOUNDARY).decode(errors="replace")
+
+    def lost(self, text: bytes, tokens: np.ndarray) -> int:
+        return 0
 
     def complaint(self, text: bytes) -> str | None:
         return "holds the byte NUL, which stands for the end of a document" if b"\0" in text else None
@@ -85,6 +91,17 @@ class SentencePiece:
             elif token != BOUNDARY:
                 lines[-1].append(int(token))
         return "\n".join(self._processor.DecodeIds(line) for line in lines)
+
+    def lost(self, text: bytes, tokens: np.ndarray) -> int:
+        if not (tokens == self.unknown).any():
+            return 0
+        lines = text.decode(errors="replace").split("\n")
+        lost = 0
+        for line, numbers in zip(lines, self._processor.EncodeAsIds(lines), strict=True):
+            if self.unknown in numbers:  # one token for a run of characters, which the piece spells out
+                pieces = zip(numbers, self._processor.EncodeAsPieces(line), strict=True)
+                lost += sum(len(piece.encode()) for number, piece in pieces if number == self.unknown)
+        return lost
 
     def complaint(self, text: bytes) -> str | None:
         strange = sorted({c for c in text.decode(errors="replace") if self.unknown in self._processor.EncodeAsIds(c)})

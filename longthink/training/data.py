@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,14 @@ def origin(task: Task) -> dict[str, Any] | None:
     return None if found is None else found()
 
 
+def check_same_data(now: dict[str, Any] | None, before: dict[str, Any] | None, folder: Path) -> None:
+    """A run goes on with the text that it began with, and is not that of another one."""
+    if now is not None and (before or now).get("train") != now.get("train"):
+        raise UserError(
+            f"The data of {folder} has changed since that run began; bring it back, or begin again in another --folder."
+        )
+
+
 class TrainingData:
     """An epoch's problems, in the order in which they come."""
 
@@ -53,6 +62,8 @@ class TrainingData:
         stream = getattr(task, "stream", None)  # a text that is read in order
         if stream is None and recipe.forget_every is not None:
             raise UserError(f"forget_every is for texts, which {task.name} are not; leave it out.")
+        if stream is not None and (len(set(recipe.difficulty)) > 1 or recipe.shares or recipe.balanced):
+            raise UserError("A text is read in blocks of one length: give one difficulty, no shares, and no balanced.")
         self._stream = None if stream is None else stream("train", recipe.batch, max(recipe.difficulty))
 
     def begins(self, update: int) -> bool:

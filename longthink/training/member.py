@@ -14,7 +14,7 @@ from longthink.loading import keep_learned
 from longthink.tasks import Task
 from longthink.think import ThinkingModule
 from longthink.training.checkpoint import RunFolder, save_best
-from longthink.training.data import TrainingData, origin
+from longthink.training.data import TrainingData, check_same_data, origin
 from longthink.training.files import read_tensors, write_json
 from longthink.training.validation import in_words, validation
 
@@ -36,11 +36,7 @@ class Member:
         self.best: list[float] | None = about["best"]
         self.flawless: int = about["flawless"]
         self.origin = origin(problem)
-        if self.origin is not None and (about["data"] or self.origin).get("train") != self.origin.get("train"):
-            raise UserError(
-                f"The data of {folder.path} has changed since that run began; bring it back, or begin again in another "
-                "--folder."
-            )
+        check_same_data(self.origin, about["data"], folder.path)
         self.data = TrainingData(self.recipe, problem, self.seed, fabric.device)
         self.validation = validation(self.recipe, problem)
         self.finished = False

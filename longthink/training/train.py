@@ -27,7 +27,7 @@ from longthink.tasks import Task, task
 from longthink.think import ThinkingModule
 from longthink.training.checkpoint import RunFolder, load_last
 from longthink.training.compiled import check_compiler
-from longthink.training.data import prepare
+from longthink.training.data import check_same_data, origin, prepare
 from longthink.training.member import Member
 from longthink.training.recipe import Recipe, alike, source_of
 from longthink.training.schedule import make_optimizer
@@ -64,8 +64,11 @@ def train_together(jobs: Sequence[Job], options: TrainingOptions | None = None) 
     runs = [RunFolder(Path(options.folder), recipe, seed) for recipe, seed in jobs]
     groups: dict[int, dict[Path, RunFolder]] = {}
     for run in runs:
-        if not run.finished():
+        card = run.finished()
+        if card is None:
             groups.setdefault(run.stands_at(), {})[run.path] = run
+        elif Path(str(run.recipe.task_options.get("corpus", ""))).is_file():  # people's own change
+            check_same_data(origin(task(run.recipe.task, **run.recipe.task_options)), card.get("data"), run.path)
     for group in groups.values():
         _train(list(group.values()), options)
     return [run.path for run in runs]

@@ -72,7 +72,7 @@ def test_streams_read_every_token_once_and_in_order(
 ) -> None:
     numbers = np.arange(1, tokens + 1, dtype=np.uint8)
     if not whole and (tokens - 1) // streams < length:
-        with pytest.raises(UserError, match="choose fewer or shorter ones"):
+        with pytest.raises(UserError, match=r"^The text has .* choose a smaller batch, fewer samples or a smaller"):
             Stream(numbers, streams, length)
         return
     stream = Stream(numbers, streams, length, whole=whole)
@@ -189,7 +189,7 @@ def test_pictures(text: Text) -> None:
         (lambda t: t.sample(1, 0, 0), "difficulty must be 1"),
         (lambda t: t.sample(1, 10**6, 0), "choose a smaller size"),
         (lambda t: t.tokens("tset"), "choose train, valid or test"),
-        (lambda t: t.stream("valid", 1000, 1000), "choose fewer or shorter"),
+        (lambda t: t.stream("valid", 1000, 1000), "^The valid text of .* need 1000001; choose a smaller batch"),
         (lambda t: t.stream("valid", 0, 10), "1 stream or more"),
         (lambda t: replace(t, corpus="nowhere.txt").tokens("train"), "There is no corpus"),
         (lambda t: replace(t, tokeniser="words").tokens("train"), "choose bytes, sentencepiece or"),
@@ -232,6 +232,11 @@ def spaced(tmp_path_factory: pytest.TempPathFactory) -> SentencePiece:
     return SentencePiece(path.read_bytes())
 
 
+@given(st.text(alphabet="def (x):\n\tЖж漢", max_size=60))
+def test_bytes_without_tokens_are_counted(spaced: SentencePiece, text: str) -> None:
+    assert spaced.lost(text.encode(), spaced.encode(text.encode())) == sum(len(c.encode()) for c in text if c in "Жж漢")
+
+
 def test_subwords(text: Text, tmp_path: Path) -> None:
     pytest.importorskip("sentencepiece")
     code = replace(text, tokeniser="sentencepiece", pieces=80)
@@ -253,6 +258,10 @@ def test_subwords(text: Text, tmp_path: Path) -> None:
     kept.write_bytes(model.read_bytes())
     same = replace(text, tokeniser=str(kept), pieces=80)
     assert np.array_equal(same.tokens("valid")[0], tokens)
+    strange = tmp_path / "strange.txt"
+    strange.write_text("eine ЖЖж hatte\n" * 40)
+    about = replace(same, corpus=str(strange)).tokens("test")[1]
+    assert about.lost == (about.bytes + about.lost) * 6 / len("eine ЖЖж hatte\n".encode())
     train_sentencepiece(iter([VERSE.upper().encode() * 20]), 80, kept)  # another model in the same place
     assert not np.array_equal(same.tokens("valid")[0], tokens)
     with pytest.raises(UserError, match="has 80 pieces, not 90"):

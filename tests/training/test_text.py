@@ -107,12 +107,20 @@ def test_subwords_stay_what_they_were_when_the_corpus_changes(toy: Recipe, tmp_p
 
 
 def test_the_memory_matters(toy: Recipe, tmp_path: Path) -> None:
-    def loss_after_training(memory: int) -> float:
-        recipe = override(toy, [f"model.memory={memory}", "epochs=1"])
+    """In training: both are tested with as much of it."""
+
+    def bits_after_training(memory: int) -> float:
+        recipe = override(toy, [f"model.memory={memory}", "model.evaluation_memory=8", "epochs=1"])
         run = train(recipe, 0, options(tmp_path))
         return float(load(run).card["validation"]["bits_per_byte"])
 
-    assert loss_after_training(8) != loss_after_training(0)
+    assert bits_after_training(8) != bits_after_training(0)
+
+
+@pytest.mark.parametrize("setting", ["difficulty=4,8", "shares=1", "balanced=true"])
+def test_a_text_is_read_in_blocks_of_one_length(toy: Recipe, tmp_path: Path, setting: str) -> None:
+    with pytest.raises(UserError, match="A text is read in blocks of one length"):
+        train(override(toy, [setting]), 0, options(tmp_path))
 
 
 def test_texts_are_forgotten_now_and_then(toy: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,6 +193,9 @@ def test_going_on_with_another_text_is_refused(toy: Recipe, tmp_path: Path, monk
     data = load(run).card["data"]
     assert data["corpus"] == str(corpus)
     assert data["train"]["bytes"] + data["valid"]["bytes"] + data["test"]["bytes"] == len(text.encode())
+    corpus.write_text(text.upper())
+    with pytest.raises(UserError, match=r"The data of .* has changed since that run began"):
+        train(toy, 0, options(tmp_path / "runs"))  # it has ended, but with another text
 
 
 def test_what_is_remembered_is_the_full_pass(toy: Recipe, tmp_path: Path) -> None:
