@@ -1,4 +1,4 @@
-"""Addition of binary numbers: a task, a model and a recipe that are not part of longthink.
+"""Addition of binary numbers: a task, a model, recipes and a study that are not part of longthink.
 
 a 1011        b 0110        answer 10001
 
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 import longthink as lt
-from longthink import recipes
+from longthink import recipes, studies
 from longthink.models import models
-from longthink.tasks import tasks
+from longthink.tasks import check_request, tasks
 
 
 @tasks.add("addition")
@@ -31,7 +31,10 @@ class Addition:
     shape: ClassVar[dict[str, int]] = {"dims": 1, "inputs": 2, "classes": 2}  # what a model must know
 
     def sample(self, n: int, difficulty: int, seed: int, split: str = "test") -> lt.Batch:
-        """The same problems for the same arguments, and none of another split's."""
+        """The same problems for the same arguments, and none of another split's; ``n`` may be 0."""
+        check_request(n, difficulty, seed, split)
+        if difficulty < 3:
+            raise lt.UserError("Of fewer than 3 bits not every split has sums; choose a larger difficulty.")
         numbers = np.random.Generator(np.random.PCG64(np.random.SeedSequence([difficulty, seed])))
         found = np.empty((0, 2, difficulty), np.int64)
         while len(found) < n:
@@ -150,5 +153,18 @@ recipes.add(
             "horizon": None,
             "first_n": 0,
         }
+    )
+)
+
+studies.add(
+    studies.Study(
+        name="addition",
+        title="Binary addition",
+        source="our own",
+        rows=(studies.Row("gated cells", "addition-cells"), studies.Row("Deep Thinking", "addition-dt")),
+        exams=(
+            studies.Exam("64 bits", difficulty=64, samples=200, steps=100),
+            studies.Exam("256 bits", difficulty=256, samples=200, steps=300),
+        ),
     )
 )

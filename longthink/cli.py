@@ -16,7 +16,7 @@ import typer
 
 from longthink.errors import UserError, at_least, check_precision, unknown, whole_numbers
 from longthink.explore.command import explore
-from longthink.extensions import import_extensions, name_extension, named_extensions
+from longthink.extensions import import_extensions, name_extension, named_extensions, place_in_an_extension
 from longthink.inspect.command_line import Device, Json, Settings
 from longthink.inspect.commands import app as inspection
 
@@ -71,16 +71,17 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _with_extensions(given: list[str]) -> list[str]:
     """Import what stands behind ``--with``, anywhere, and return the other arguments."""
-    rest, arguments = [], iter(given)
+    rest, arguments, before = [], iter(given), named_extensions()
     for argument in arguments:
         name, equals, place = argument.partition("=")
         if name != "--with":
             rest.append(argument)
-        elif place := place if equals else next(arguments, ""):
-            name_extension(place)
-        else:
+            continue
+        place = place if equals else next(arguments, "")
+        if not place or place.startswith("-"):
             raise UserError("--with needs a Python file or a module: longthink --with addition.py list tasks.")
-    import_extensions()
+        name_extension(place)
+    import_extensions({*named_extensions()} - {*before})
     return rest
 
 
@@ -99,7 +100,9 @@ def _explain(error: Exception) -> tuple[str, int]:
         return "The output could not be written: no space is left where it goes.", 2
     if isinstance(error, MemoryError) or "memory" in text.lower():
         return "There is not enough memory for this; choose a smaller size, fewer samples or a smaller --chunk.", 2
-    return f"Something went wrong inside longthink ({type(error).__name__}: {text}); --debug shows where.", 1
+    where = place_in_an_extension(error)
+    inside, code = ("inside longthink", 1) if where is None else (f"in {where}", 2)
+    return f"Something went wrong {inside} ({type(error).__name__}: {text}); --debug shows where.", code
 
 
 @app.callback(invoke_without_command=True)
@@ -191,7 +194,7 @@ def solve(
     if out is not None:
         solving.save_figure(solving.answer_picture(solution), out)
     if as_json:
-        print(json.dumps(solution.to_json()))
+        print(json.dumps({**solution.to_json(), **loaded.changes(settings or ())}))
         return
     report(solution)
     if out is not None:
@@ -333,7 +336,7 @@ def evaluate(
         "trained": {"difficulty": list(recipe.difficulty), "steps": recipe.steps},
         "seed": seed,
         **({} if file is None else {"file": file.name, "left_out": left_out}),
-        **({"settings": settings} if settings else {}),
+        **loaded.changes(settings or ()),
         "device": str(place),
         "precision": precision,
         "curves": [curve.to_json() for curve in curves],

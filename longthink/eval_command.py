@@ -17,7 +17,7 @@ from longthink.loading import Loaded
 from longthink.models.language import Language
 from longthink.perplexity import Measured, measure_weights
 from longthink.tasks import Batch
-from longthink.tasks.base import without_repeats
+from longthink.tasks.base import check_difficulty, without_repeats
 from longthink.tasks.text import Text
 from longthink.terminal import print_table
 from longthink.training.files import write_json
@@ -31,7 +31,7 @@ def sampled(
     task = loaded.task
     habits = solving.HABITS.get(task.name)
     for difficulty in difficulties:
-        task.sample(0, difficulty, seed, "test")
+        check_difficulty(task, difficulty, seed)
         if habits is not None:
             outputs = habits.outputs(difficulty)
             # A problem has its input, a target and a mask at each place; a curve three numbers at each step.
@@ -127,7 +127,7 @@ def bits(
         "weights": name,
         "task": loaded.task.name,
         "corpus": loaded.task.corpus,
-        **({"settings": [*settings]} if settings else {}),
+        **loaded.changes(settings),
         "device": str(next(loaded.model.parameters()).device),
         "precision": precision,
         "trained": {"memory": loaded.model.memory},

@@ -149,13 +149,13 @@ def _trace(model: ThinkingModule, task: Task, batch: Batch, steps: int, read_eve
     nothing = torch.zeros(len(batch), device=batch.inputs.device)
     if steps == 0:
         logits = think(model, batch.inputs, 0).logits
-        found = {"right": task.score(logits, batch), "confidence": confidence(logits, batch.mask), "change": nothing}
+        found = {"right": solved(task, logits, batch), "confidence": confidence(logits, batch.mask), "change": nothing}
         if isinstance(task, CountsParts):
             found["wrong"] = task.wrong_parts(logits, batch)
         return {name: value[:, None].float().cpu() for name, value in found.items()}
 
     def right(moment: Moment) -> Tensor:
-        return task.score(moment.logits, batch).float() if moment.count % read_every == 0 else nothing
+        return solved(task, moment.logits, batch).float() if moment.count % read_every == 0 else nothing
 
     def sure(moment: Moment) -> Tensor:
         return confidence(moment.logits, batch.mask) if moment.count % read_every == 0 else nothing
@@ -172,6 +172,17 @@ def _trace(model: ThinkingModule, task: Task, batch: Batch, steps: int, read_eve
         watch["wrong"] = wrong
     trace = think(model, batch.inputs, steps, watch=watch, read=False).trace
     return {name: value[:, read_every - 1 :: read_every].cpu() for name, value in trace.items()}
+
+
+def solved(task: Task, logits: Tensor, batch: Batch) -> Tensor:
+    """What the task says of each answer; of a task that people add it may be something else."""
+    found = task.score(logits, batch)
+    if found.dtype != torch.bool or found.shape != (len(batch),):
+        raise UserError(
+            f"The score of the task {task.name} must be one bool for each problem, [{len(batch)}], not "
+            f"{str(found.dtype).removeprefix('torch.')} {list(found.shape)}."
+        )
+    return found
 
 
 def evaluate(
@@ -208,6 +219,6 @@ def accuracy_at(
         for i, target in enumerate(steps):
             thought = think(model, None, target - done, state=state, context=context)
             state, done = thought.state, target
-            right[i] += task.score(thought.logits, piece).sum().double().cpu()
+            right[i] += solved(task, thought.logits, piece).sum().double().cpu()
     model.train(was_training)
     return (right / len(batch)).tolist()

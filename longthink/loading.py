@@ -7,6 +7,7 @@ beside ``config.json``), which is what ``save`` writes and ``push_to_hub`` uploa
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import shutil
 from collections.abc import Sequence
@@ -58,6 +59,12 @@ class Loaded(NamedTuple):
                 option = key.removeprefix("model.")
                 setattr(model, option, changed.model_options[option])
         return found._replace(model=model, card={**self.card, "settings": [*self.card.get("settings", ()), *thinking]})
+
+    def changes(self, settings: Sequence[str] = ()) -> dict[str, list[str]]:
+        """For documents: all that is not as it was trained, with these settings of the task."""
+        known = self.card.get("settings", [])
+        every = [*known, *(one for one in settings if one not in known)]
+        return {"settings": every} if every else {}
 
     def _posed(self, changed: Recipe, keys: Sequence[str]) -> Task:
         learned = getattr(self.task, "learned", None)  # the same numbers must stay the same subwords
@@ -123,6 +130,7 @@ def rebuild(recipe: Recipe, seed: int = 0, beside: Path | None = None) -> tuple[
     for key in ("name", *problem.shape):
         if key in recipe.model_options:
             raise UserError(f"The model's {key!r} follows from the recipe's task and model; leave it out.")
+    _check_fit(recipe, problem)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -130,6 +138,18 @@ def rebuild(recipe: Recipe, seed: int = 0, beside: Path | None = None) -> tuple[
         except (ValueError, ArithmeticError, RuntimeError) as error:  # sizes that no tensor can have
             reason = str(error).splitlines()[0]
             raise UserError(f"The model {recipe.model!r} cannot be built with these options: {reason}.") from None
+
+
+def _check_fit(recipe: Recipe, problem: Task) -> None:
+    """Does the model take what the task tells it, and nothing that the task does not have?"""
+    taken = inspect.signature(models[recipe.model]).parameters
+    more = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values())
+    needs = {name for name, one in taken.items() if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD}
+    if needs - {*problem.shape, *recipe.model_options} or not (more or {*problem.shape} <= {*taken}):
+        raise UserError(
+            f"The model {recipe.model!r} does not fit the task "
+            f"{problem.name!r}, which has {', '.join(sorted(problem.shape))}; choose another model."
+        )
 
 
 def save(loaded: Loaded, folder: str | Path, half: bool = False) -> Path:

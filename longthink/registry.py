@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from longthink.errors import unknown
+from longthink.errors import UserError, unknown
 
 T = TypeVar("T")
 
@@ -18,9 +18,12 @@ class Registry(Generic[T]):
         self._items: dict[str, T] = {}
 
     def add(self, name: str) -> Callable[[T], T]:
+        if not isinstance(name, str):
+            raise UserError(f"A {self.kind} is added by its name, as in .add('mine').")
+
         def register(item: T) -> T:
-            if name in self._items:
-                raise ValueError(f"the {self.kind} {name!r} is registered twice")
+            if name in self._items and not _same_place(item, self._items[name]):
+                raise UserError(f"There is a {self.kind} named {name!r} already; choose another name for yours.")
             self._items[name] = item
             return item
 
@@ -39,3 +42,9 @@ class Registry(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._items)
+
+
+def _same_place(item: object, other: object) -> bool:
+    """The same class or function, read again: a notebook's cell is run more than once."""
+    place, another = ((getattr(one, "__module__", None), getattr(one, "__qualname__", None)) for one in (item, other))
+    return None not in place and place == another

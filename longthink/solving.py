@@ -23,6 +23,7 @@ from torch import Tensor
 from longthink.errors import UserError
 from longthink.loading import Loaded, load, shipped
 from longthink.tasks import Batch, Task, task, tasks
+from longthink.tasks.base import check_difficulty
 from longthink.think import Converged, Moment, confidence, tensors, think
 from longthink.training.files import finite, replace_file
 
@@ -166,7 +167,7 @@ def pose(
     habits = HABITS.get(problem.name)
     if size is None:
         size = habits.size if habits else max(usual_size(problem.name) or 0, *loaded.recipe.difficulty)
-    problem.sample(0, size, seed, "test")  # the task's own complaints come before those about memory
+    check_difficulty(problem, size, seed)
     if habits is not None:
         check_memory(loaded, habits.outputs(size))
     batch = problem.sample(1, size, seed, "test")

@@ -1,6 +1,7 @@
 """Who looks where, and which columns move, at each step? (Figures 5.3, 5.4 and D.4 to D.10 of the router)
 
-Any model that notes "attention" [batch, heads, targets, sources] or "gate" [batch, columns, ...] can be seen.
+Any model that notes "attention" [batch, heads, targets, sources] or "gate" [batch, columns, ...] can be seen; models of
+strings and images note [batch, channels, ...] as they compute.
 """
 
 from __future__ import annotations
@@ -73,7 +74,10 @@ def attention_maps(model: Thinker, inputs: Tensor, steps: int, words: Sequence[s
         trace = think(model, one, steps, watch=noted, read=False).trace
     attention, gate = trace.get("attention"), trace.get("gate")
     if gate is not None:
-        gate = gate[0].float().flatten(2).mean(2).cpu() if gate.dim() > 3 else gate[0].float().cpu()
+        gate = gate[0].float().cpu()  # [steps, columns, ...]
+        if gate.shape[2:] == one.shape[2:] and one.is_floating_point():  # strings and images: channels come first
+            gate = gate.movedim(1, -1).flatten(1, -2)
+        gate = gate.flatten(2).mean(2) if gate.dim() > 2 else gate
     attention = None if attention is None else attention[0].float().cpu()
     columns = gate.shape[1] if gate is not None else attention.shape[-1] if attention is not None else 0
     labels = column_labels(words, columns)

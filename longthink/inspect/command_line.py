@@ -101,6 +101,9 @@ class Opened:
         return [stream.block(first + number).inputs for number in range(before + 1)]
 
     def posed(self, problem: str | None, difficulty: int | None, seed: int) -> lt.Batch:
+        from longthink import solving
+
+        solving.check_methods(self.loaded.task, "text", *(() if problem is None else ("parse",)))
         return self.sample(1, difficulty, seed) if problem is None else self.loaded.task.parse(problem)
 
     def give(self, found: dict[str, Any], table: Table, draw: Callable[[], Any]) -> None:
@@ -110,8 +113,8 @@ class Opened:
 
         task, recipe = self.loaded.task, self.loaded.recipe
         trained = {"difficulty": list(recipe.difficulty), "steps": recipe.steps}
-        about = {"settings": list(self.settings)} if self.settings else {}
-        document = {"weights": self.name, "task": task.name, "unit": task.unit, "trained": trained, **about, **found}
+        changes = self.loaded.changes(self.settings)
+        document = {"weights": self.name, "task": task.name, "unit": task.unit, "trained": trained, **changes, **found}
         if self.out is not None:
             write_json(self.out, document)
         if self.plot is not None:
@@ -160,7 +163,7 @@ def command(name: str | None = None) -> Callable[[Callable[..., None]], Callable
             settings: Settings = None,
             **own: Any,
         ) -> None:
-            at_least(1, samples=own.get("samples", 1))
+            at_least(1, **{name: own[name] for name in ("samples", "chunk") if name in own})
             at_least(0, seed=own.get("seed", 0))
             if own.get("steps") is not None:
                 at_least(fewest_steps, steps=own["steps"])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from longthink.errors import UserError
 from longthink.evaluate import Curve, evaluate
 from longthink.inspect.pieces import at_test_time, check_steps, device_of
-from longthink.tasks.base import Batch, Task
+from longthink.tasks.base import Batch, Task, check_difficulty
 from longthink.think import Thinker, ThinkingModule, tensors, unfold
 from longthink.training.files import finite
 
@@ -64,7 +64,7 @@ def easier(task: Task, difficulty: int, parts: Sequence[float] = (0.5, 0.75)) ->
     for part in parts:
         for near in range(round(difficulty / part if larger else part * difficulty), difficulty if larger else 0, -1):
             try:
-                task.sample(0, near, 0, "test")
+                check_difficulty(task, near)
             except UserError:
                 continue
             if near != difficulty:

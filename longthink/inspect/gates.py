@@ -84,6 +84,8 @@ def shut(
         one = batch.inputs[:1].to(device_of(loaded.model))
         if next(unfold(loaded.model, one, 1, notes=("gate",))).notes["gate"] is None:
             raise UserError("This model has no gates; look at a router.")
+    if "gate_threshold" not in getattr(loaded.model, "adjustable", ()):
+        raise UserError("This model's gates cannot be shut: it has no gate_threshold; inspect attention shows them.")
     check_steps(loaded.model, count)
     settings = [[f"model.gate_threshold={threshold}"] for threshold in thresholds]
     variants = [loaded.with_settings(one).model for one in settings]  # complains before the work

@@ -107,7 +107,7 @@ def gates(
         "gates below",
         "solved",
         "at step",
-        f"mean from step {recipe.steps} on",
+        f"mean from step {min(recipe.steps, count)} on",
         f"at step {count}",
         "keeps most",
     )

@@ -36,6 +36,11 @@ def build(name: str, **options: Any) -> ThinkingModule:
     check_options(f"the model {name}", make, options)
     _check_rates(options)
     try:
-        return cast(ThinkingModule, make(**options))
+        model = make(**options)
     except TypeError as error:
         raise UserError(f"The model {name!r} does not take these options: {error}.") from error
+    lacks = [method for method in ("look", "start", "step", "read") if not callable(getattr(model, method, None))]
+    if lacks or not isinstance(model, nn.Module):
+        what = f"has no method {' and no '.join(lacks)}" if lacks else "is no torch.nn.Module"
+        raise UserError(f"The model {name!r} {what}; see the guide on models of your own.")
+    return cast(ThinkingModule, model)

@@ -114,9 +114,6 @@ class Transformer(nn.Module):
     Token 0 is padding.
     """
 
-    adjustable = ("gate_threshold",)
-    """Options that may change after training."""
-
     def __init__(
         self,
         vocabulary: int,
@@ -201,6 +198,11 @@ class Transformer(nn.Module):
         self.act = None if act is None else AdaptiveTime(width, act)
         self.act_weight = act_weight
         self.head = Linear(width, classes)
+
+    @property
+    def adjustable(self) -> tuple[str, ...]:
+        """Options that may change after training."""
+        return ("gate_threshold",) if self._gated else ()
 
     @property
     def gate_threshold(self) -> float:

@@ -15,7 +15,7 @@ from longthink.tasks import (
     sudoku,
     text,
 )
-from longthink.tasks.base import Batch, Split, Task, join, task, tasks
+from longthink.tasks.base import Batch, Split, Task, check_request, join, task, tasks
 
 __all__ = [
     "Batch",
@@ -24,6 +24,7 @@ __all__ = [
     "arithmetic",
     "associative_recall",
     "babi",
+    "check_request",
     "chess_puzzles",
     "ctl",
     "ctlpp",

@@ -168,9 +168,25 @@ def task(name: str, **options: Any) -> Task:
     make = tasks[name]
     check_options(f"the task {name}", make, options)
     try:
-        return make(**options)
+        found = make(**options)
     except TypeError as error:
         raise UserError(f"The task {name!r} does not take these options: {error}.") from error
+    lacks = [part for part in ("name", "unit", "shape", "sample", "predict", "score") if not hasattr(found, part)]
+    if lacks:
+        raise UserError(f"The task {name!r} has no {' and no '.join(lacks)}, which every task needs; give it one.")
+    if found.name != name:
+        raise UserError(f"The task {name!r} calls itself {found.name!r}; give it one name.")
+    return found
+
+
+def check_difficulty(problem: Task, difficulty: int, seed: int = 0) -> None:
+    """The task's own complaints, which come before any work and before those about memory."""
+    try:
+        problem.sample(0, difficulty, seed, "test")
+    except UserError:
+        raise
+    except Exception:  # people's own tasks need not know how to make no problem at all
+        problem.sample(1, difficulty, seed, "test")
 
 
 def correct_everywhere(predicted: Tensor, batch: Batch) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import shlex
 import types
 from collections.abc import Sequence
@@ -294,10 +295,12 @@ def _fit(name: str, value: Any, kind: Any) -> Any:
 
 
 def _literal(key: str, text: str) -> Any:
-    """A model's or task's option: JSON where it parses, else the text itself."""
+    """A model's or task's option: JSON where it parses, numbers as people write them (.1), else the text itself."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
+        if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text, re.IGNORECASE | re.ASCII):
+            return float(text)
         if text.startswith(("{", "[")):
             raise UserError(f"{key} must be JSON, with double quotes, not {text}.") from None
         return None if text.lower() == "none" else text
