@@ -17,6 +17,7 @@ from longthink.loading import load, save
 from longthink.recipes import recipes
 from longthink.sampling import write
 from longthink.tasks.base import Batch
+from longthink.tasks.text import Text
 from longthink.training.files import read_tensors
 from longthink.training.losses import Objective, Past, Plan
 from longthink.training.recipe import Recipe, override
@@ -80,7 +81,9 @@ def test_going_on_is_the_same_as_never_stopping(toy: Recipe, tmp_path: Path, mon
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_subwords_stay_what_they_were_when_the_corpus_changes(toy: Recipe, tmp_path: Path) -> None:
+def test_subwords_stay_what_they_were_when_the_corpus_changes(
+    toy: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("sentencepiece")
     corpus = tmp_path / "words.txt"
     corpus.write_text("the cat sat on the mat and the dog sat on the log\n" * 200)
@@ -99,6 +102,20 @@ def test_subwords_stay_what_they_were_when_the_corpus_changes(toy: Recipe, tmp_p
     assert posed.task.encode("the cat and the dog").tolist() == before
     with pytest.raises(UserError, match=r"leave task\.tokeniser out"):
         load(run).with_settings(["task.tokeniser=bytes"])
+    other.write_text("the cat ЖЖ sat\n" * 300)
+    out, setting = tmp_path / "bits.json", f"task.corpus={other}"
+    assert main(["eval", str(run), "--set", setting, "--samples", "3", "--memory", "4", "--out", str(out)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())  # tables are folded
+    document = json.loads(out.read_text())
+    assert (document["corpus"], document["settings"], document["blocks"]) == (str(other), [setting], 3)
+    assert document["device"] == "cpu"
+    tested = load(run).with_settings([setting]).task
+    assert isinstance(tested, Text)
+    lost, known = document["bytes without tokens"], tested.tokens("test")[1].bytes
+    assert lost > 0
+    assert lost * len("the cat  sat\n") == known * len("ЖЖ".encode())
+    assert f"unknown {lost:,} of {lost + known:,} bytes are in no token" in shown
+    assert f"written {out}" in shown
     corpus.unlink()
     for folder in (run, saved):
         loaded = load(folder)
