@@ -269,7 +269,7 @@ export class Race {
     const { frame } = scene;
     const seen = thought.frames.slice(0, step + 1);
     const first = seen.findIndex((one) => one.right);
-    racer.headline.textContent = frame ? verdictWords(frame, this.tab) + (frame.right ? `, first at step ${first}` : "") : "…";
+    racer.headline.textContent = frame ? verdictWords(frame, this.tab, first >= 0) + (first >= 0 ? `, first at step ${first}` : "") : "…";
     racer.verdict.classList.toggle("is-right", frame?.right === true);
     racer.detail.textContent = frame && !Number.isNaN(frame.correct) ? this.tab.share(frame.correct) : "";
     const card = this.catalogue.weights.find((one) => one.name === thought.about.weights);

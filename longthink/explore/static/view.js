@@ -436,11 +436,11 @@ export function validationWords(valid) {
   return `${[...new Set(parts)].join(", ")} steps (n\u00a0=\u00a0${valid.samples})`;
 }
 
-export function verdictWords({ right, atRest }, tab) {
+export function verdictWords({ right, atRest }, tab, before = false) {
   const solved = tab.solved ?? "Solved";
   if (right === null) return "Answer";
   if (right) return `✓ ${solved}`;
-  return `Not ${solved.toLowerCase()}${atRest ? ", at rest" : " yet"}`;
+  return `Not ${solved.toLowerCase()}${before ? " any more" : atRest ? ", at rest" : " yet"}`;
 }
 
 export function disturbance(kind) {
