@@ -197,8 +197,14 @@ def solve(
         print(json.dumps({**solution.to_json(), **loaded.changes(settings or ())}))
         return
     report(solution)
+    _tell_training(loaded.unlike_training(settings or ()))
     if out is not None:
         print(f"picture  {out}")
+
+
+def _tell_training(other: Sequence[str]) -> None:
+    if other:
+        print(f"trained  with {', '.join(other)}")
 
 
 def _write(weights: str | None, prompt: str, wishes: dict[str, Any], as_json: bool, device: str) -> None:
@@ -363,6 +369,7 @@ def evaluate(
     if file is not None:
         first, rows = "file", [[file.name, *row[1:]] for row in rows]
     print_table((first, *columns), rows, f"{weights}: solved within {steps} steps" if steps else weights)
+    _tell_training(loaded.unlike_training(settings or ()))
     if sum(left_out.values()):
         print(f"left out  {eval_command.omitted(left_out, expected)}")
     if isinstance(loaded.task, CountsParts):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,13 @@ def sampled(
             # A problem has its input, a target and a mask at each place; a curve three numbers at each step.
             kept = samples * (outputs * (4 * task.shape.get("inputs", 2) + 9) + kept_steps * 12)
             solving.check_memory(loaded, outputs, chunk, kept)
-    return (task.sample(without_repeats(task, samples, d, "test"), d, seed, "test") for d in difficulties)
+    found = (task.sample(without_repeats(task, samples, d, "test"), d, seed, "test") for d in difficulties)
+    if habits is not None:  # images are made when it is their turn
+        return found
+    batches = list(found)
+    for batch in batches:
+        solving.check_memory(loaded, solving.places_of(batch), min(chunk, len(batch)))
+    return iter(batches)
 
 
 def curves(
@@ -50,21 +57,23 @@ def curves(
     precision: str,
     quiet: bool,
 ) -> list[Curve]:
-    """A curve a batch, in pieces, so that people see how far it is; ``expected``: about how many problems there are."""
+    """A curve a batch, and people see how far it is; ``expected``: about how many problems there are."""
     device = next(loaded.model.parameters()).device
     bf16 = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
     found: list[Curve] = []
-    done = 0
-    with Report("problems", expected, 0, quiet) as progress, bf16:
+    with Report("steps of all samples", expected * max(1, steps), 0, quiet) as progress, bf16:
         for batch in batches:
-            parts = []
-            for start in range(0, len(batch), chunk):
-                piece = batch[start : start + chunk]
-                parts.append(curve(loaded.model, loaded.task, piece, steps, chunk=chunk, read_every=read_every))
-                done += len(piece)
-                progress.update(done, f"{loaded.task.unit}: {batch.difficulty}")
-            found.append(Curve.joined(parts))
+            news = f"{loaded.task.unit}: {batch.difficulty}" if batch.difficulty else ""
+            report = partial(_tell, progress, news)
+            options: dict[str, Any] = {"chunk": chunk, "read_every": read_every, "on_step": report}
+            found.append(curve(loaded.model, loaded.task, batch, steps, **options))
+            if not steps:  # it has read them
+                report(len(batch))
     return found
+
+
+def _tell(progress: Report, news: str, samples: int) -> None:
+    progress.update(progress.done + samples, news)
 
 
 def summary(curve: dict[str, Any]) -> list[str]:

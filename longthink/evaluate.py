@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,11 +119,12 @@ def curve(
     chunk: int = 100,
     read_every: int = 1,
     half: bool = False,
+    on_step: Callable[[int], None] | None = None,
 ) -> Curve:
     """Think once about every problem and score the answer after every ``read_every`` steps.
 
     Only three numbers a sample and step are kept, so that thousands of steps on large images fit. ``half`` computes in
-    bfloat16, several times faster on a GPU.
+    bfloat16, several times faster on a GPU. ``on_step`` is told after every step how many samples took it.
     """
     if steps == 0:  # one column: the answer before any step
         read_every = 0
@@ -137,7 +138,7 @@ def curve(
     for start in range(0, len(batch), chunk):
         piece = batch[start : start + chunk].to(next(model.parameters()).device)
         with torch.autocast(piece.inputs.device.type, torch.bfloat16, enabled=half):
-            found = _trace(model, task, piece, steps, read_every)
+            found = _trace(model, task, piece, steps, read_every, on_step)
         parts = piece.mask.flatten(1).sum(1).cpu() if "wrong" in found and piece.mask is not None else None
         right = found.pop("right").bool()
         pieces.append(Curve(batch.difficulty, right, read_every=read_every, parts=parts, **found))
@@ -145,7 +146,14 @@ def curve(
     return Curve.joined(pieces)
 
 
-def _trace(model: ThinkingModule, task: Task, batch: Batch, steps: int, read_every: int) -> dict[str, Tensor]:
+def _trace(
+    model: ThinkingModule,
+    task: Task,
+    batch: Batch,
+    steps: int,
+    read_every: int,
+    on_step: Callable[[int], None] | None = None,
+) -> dict[str, Tensor]:
     nothing = torch.zeros(len(batch), device=batch.inputs.device)
     if steps == 0:
         logits = think(model, batch.inputs, 0).logits
@@ -155,6 +163,8 @@ def _trace(model: ThinkingModule, task: Task, batch: Batch, steps: int, read_eve
         return {name: value[:, None].float().cpu() for name, value in found.items()}
 
     def right(moment: Moment) -> Tensor:
+        if on_step is not None:
+            on_step(len(batch))
         return solved(task, moment.logits, batch).float() if moment.count % read_every == 0 else nothing
 
     def sure(moment: Moment) -> Tensor:

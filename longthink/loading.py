@@ -66,6 +66,13 @@ class Loaded(NamedTuple):
         every = [*known, *(one for one in settings if one not in known)]
         return {"settings": every} if every else {}
 
+    def unlike_training(self, settings: Sequence[str]) -> list[str]:
+        """Of these settings the options that were others in training, as they were then: the network never saw such
+        problems."""
+        names = {setting.partition("=")[0].strip().removeprefix("task.") for setting in settings}
+        before, now = vars(task(self.recipe.task, **self.recipe.task_options)), vars(self.task)
+        return [f"task.{name}={before[name]}" for name in sorted(names & {*before}) if before[name] != now[name]]
+
     def _posed(self, changed: Recipe, keys: Sequence[str]) -> Task:
         learned = getattr(self.task, "learned", None)  # the same numbers must stay the same subwords
         kept = {} if learned is None else {option: str(path) for option, path in learned().items()}

@@ -124,9 +124,28 @@ def test_files_and_problems_longer_than_in_training(capsys: pytest.CaptureFixtur
     assert "\nleft out  3 of 4 problems: 1 with operators that the task lacks, 2 too long\n" in capsys.readouterr().out
     assert main([*typed, "--samples", "3"]) == 0
     assert "left out" not in capsys.readouterr().out
+    file.write_text("3\t[MAX 1 3]\n4\t(([MIN 4)7)]\n")  # as people type them
+    assert json_of(capsys, "eval", "listops", "--file", str(file), "--steps", "20")["curves"][0]["samples"] == 2
     longer = json_of(capsys, "solve", "listops", "--size", "20", "--set", "task.longest=none", "--steps", "2")
     assert longer["size"] == 20
     assert longer["problem"].count("[") >= 20
+
+
+def test_problems_unlike_those_of_training_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["solve", "ctl", "b a d 101", "--set", "task.backward=true", "--steps", "2"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "trained  with task.backward=False"
+    command = ["eval", "ctl", "--samples", "2", "--steps", "2", "--difficulty", "2"]
+    assert main([*command, "--set", "task.table_seed=3", "--set", "task.backward=false"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "trained  with task.table_seed=0"
+    assert main([*command, "--set", "task.table_seed=0"]) == 0
+    assert "trained" not in capsys.readouterr().out
+
+
+def test_how_far_a_test_is_comes_step_by_step(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "ctl", "--samples", "3", "--steps", "7", "--chunk", "2", "--difficulty", "2,4"]) == 0
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("steps of all samples  2/42  ")
+    assert last.startswith("steps of all samples  42/42  ")
 
 
 def test_every_shipped_network_can_be_tested_as_it_was_trained() -> None:

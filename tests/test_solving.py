@@ -72,8 +72,22 @@ def test_problems_that_do_not_fit_are_never_made(
         assert re.fullmatch(
             r"This takes some \S+ GiB of memory and there are 0.000977; choose a smaller size.\n", shown
         )
-    assert main(["eval", "mazes", "--difficulty", "9", "--samples", "1000"]) == 2
-    assert "fewer samples or steps, or a smaller chunk." in capsys.readouterr().err
+    for command in (
+        ["eval", "mazes", "--difficulty", "9", "--samples", "1000"],
+        ["eval", "ctl", "--difficulty", "3,900"],
+        ["inspect", "gates", "ctl", "--difficulty", "900"],
+    ):
+        assert main(command) == 2
+        assert capsys.readouterr().err.endswith("fewer samples or steps, or a smaller chunk.\n")
+    assert main(["inspect", "attention", "ctl", "--difficulty", "900"]) == 2
+    assert "choose a smaller size." in capsys.readouterr().err
+
+
+def test_with_gates_shut_it_thinks_half_as_long_again() -> None:
+    network, deep = load("listops"), load("listops").task.sample(1, 8, seed=0)
+    assert solving.default_steps(network, deep) == 25
+    assert solving.default_steps(network.with_settings(["model.gate_threshold=0.06"]), deep) == 38
+    assert solving.default_steps(network.with_settings(["model.gate_threshold=0"]), deep) == 25
 
 
 def test_a_thought_of_hours_is_refused_unless_somebody_chose_it(

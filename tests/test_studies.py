@@ -26,7 +26,7 @@ from longthink.studies.language import Bits
 from longthink.studies.pictures import differences
 from longthink.tasks import Split, task
 from longthink.training.files import read_json
-from longthink.training.recipe import Recipe
+from longthink.training.recipe import Recipe, override
 from longthink.training.train import Job, TrainingOptions, train, train_together
 from tests.fixtures import published
 
@@ -235,6 +235,14 @@ def test_settings_reach_the_recipes_that_rows_go_on_from(how: dict[str, int], tm
     assert "weights=listops-router-short model.width=8 model.hidden=8" in text
     with pytest.raises(UserError, match="goes on where listops-router-more epochs=2 ended, and there is no such run"):
         run(study, [0], [rows[-1].label], tmp_path / "results", options, ["epochs=2"])
+
+
+def test_who_goes_on_from_a_run_is_told_how_to_make_it(tmp_path: Path) -> None:
+    options = TrainingOptions(folder=str(tmp_path / "my runs"), accelerator="cpu", quiet=True)
+    with pytest.raises(UserError, match=r"longthink train ctl-router --seed 3 --folder '.*my runs'$"):
+        train(recipes["ctl-router-shut"], 3, options)
+    with pytest.raises(UserError, match=r"stand behind its name: --set 'weights=ctl-router model\.width=32'\)$"):
+        train(override(recipes["ctl-router-shut"], ["model.width=16"]), 3, options)
 
 
 def test_rows_that_are_alike_are_trained_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

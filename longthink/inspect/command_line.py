@@ -104,7 +104,14 @@ class Opened:
         from longthink import solving
 
         solving.check_methods(self.loaded.task, "text", *(() if problem is None else ("parse",)))
-        return self.sample(1, difficulty, seed) if problem is None else self.loaded.task.parse(problem)
+        return self.fitting(self.sample(1, difficulty, seed) if problem is None else self.loaded.task.parse(problem))
+
+    def fitting(self, batch: lt.Batch, chunk: int = 1) -> lt.Batch:
+        """The same problems; complains where so many at once cannot fit into memory."""
+        from longthink import solving
+
+        solving.check_memory(self.loaded, solving.places_of(batch), min(chunk, len(batch)))
+        return batch
 
     def give(self, found: dict[str, Any], table: Table, draw: Callable[[], Any]) -> None:
         """The document, the picture and the table, each where it was asked for."""

@@ -94,8 +94,7 @@ def shut(
         pieces = []
         for start in range(0, len(batch), chunk):
             piece = batch[start : start + chunk]
-            pieces.append(curve(model, loaded.task, piece, count, chunk=chunk, half=half))
-            on_step(len(piece) * count)
+            pieces.append(curve(model, loaded.task, piece, count, chunk=chunk, half=half, on_step=on_step))
         curves.append(Curve.joined(pieces))
     return Gates(tuple(thresholds), tuple(curves), trained, _shares(loaded, batch, min(count, trained), chunk))
 

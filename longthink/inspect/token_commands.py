@@ -95,7 +95,7 @@ def gates(
     recipe, count = loaded.recipe, asked.LONG * opened.steps(None) if steps is None else steps
     size = max(recipe.valid_difficulty or recipe.difficulty) if difficulty is None else difficulty
     split: Split = "valid" if difficulty is None else "test"  # a threshold is not chosen on test problems
-    batch = loaded.task.sample(samples, size, seed, split)
+    batch = opened.fitting(loaded.task.sample(samples, size, seed, split), chunk)
     about = f"{opened.name}, {size} {loaded.task.unit}, {'validation' if split == 'valid' else 'test'} problems"
     with counted(len(chosen) * samples * count, opened.as_json) as on_step:
         found = asked.shut(loaded, batch, chosen, count, chunk=chunk, on_step=on_step)

@@ -111,7 +111,7 @@ class GatedLayer(nn.Module):
 class Transformer(nn.Module):
     """A Transformer encoder whose answer is read from one column, with the same layer again and again or distinct ones.
 
-    Token 0 is padding.
+    Token 0 is padding, which comes after all others.
     """
 
     def __init__(
@@ -223,6 +223,7 @@ class Transformer(nn.Module):
         return [layer for layer in self.layers if isinstance(layer, GatedLayer)]
 
     def look(self, tokens: Tensor) -> Context:
+        self._check_tokens(tokens)
         length = tokens.shape[1]
         used = (tokens != 0).sum(1)
         columns = torch.arange(length + 2, device=tokens.device)
@@ -235,6 +236,14 @@ class Transformer(nn.Module):
             x = dropout(x, self.embedding_dropout, self.training)
         return Context(x, columns > used[:, None] + 1, used + 1)
 
+    def _check_tokens(self, tokens: Tensor) -> None:
+        """Other numbers would be the model's own begin and end, or nothing; a GPU would have to be waited for."""
+        if tokens.device.type != "cpu" or torch.compiler.is_compiling() or not tokens.numel():
+            return
+        low, high = tokens.aminmax()
+        if not 0 <= int(low) <= int(high) < self.begin:
+            raise UserError(f"Tokens are numbers from 0 (padding) to {self.begin - 1}, not {int(low)} to {int(high)}.")
+
     def start(self, context: Context) -> Any:
         state: Any = context.x
         asks = self.sparse and self.training
@@ -242,6 +251,15 @@ class Transformer(nn.Module):
             gathered = None if self.act is None else self.act.start(context.x)
             state = Columns(context.x, gathered, context.x.new_zeros(len(context.x)) if asks else None)
         return state if self.max_steps is None else Layered(state, 0)
+
+    def afresh(self, state: Any) -> Any:
+        """The same columns, of which none has halted and which have asked for nothing."""
+        if isinstance(state, Layered):
+            return Layered(self.afresh(state.state), state.next)
+        if not isinstance(state, Columns):
+            return state
+        gathered = None if self.act is None else self.act.start(state.h)
+        return Columns(state.h, gathered, None if state.balance is None else torch.zeros_like(state.balance))
 
     def step(self, state: Any, context: Context) -> Any:
         if isinstance(state, Layered):

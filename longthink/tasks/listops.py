@@ -124,7 +124,7 @@ def load_listops(path: str | Path, limit: int | None = None, longest: int | None
 
 
 def _read(path: str | Path, limit: int | None, longest: int | None) -> tuple[Batch, dict[str, int]]:
-    name, known = Path(path).name, set(ListOps.tokens)
+    name, task, known = Path(path).name, ListOps(), set(ListOps.tokens)
     if ".tar" in Path(path).suffixes:
         raise UserError(f"{name} is an archive; take the files out and name one of them.")
     problems: list[list[str]] = []
@@ -136,7 +136,7 @@ def _read(path: str | Path, limit: int | None, longest: int | None) -> tuple[Bat
         label, tab, expression = line.partition("\t")
         if not tab or label not in ListOps.answers:
             raise UserError(f"Line {number} of {name} is not a digit, a tab and an expression; get the file again.")
-        words = [word for word in expression.split() if word not in "()"]
+        words = task.words(re.sub("[()]", " ", expression))
         try:
             value, depth = _evaluate(words, _OTHER_OPERATORS)
         except UserError as error:
@@ -155,7 +155,7 @@ def _read(path: str | Path, limit: int | None, longest: int | None) -> tuple[Bat
         room = "" if longest is None else f" and at most {longest} tokens"
         raise UserError(f"There are no problems in {name} that have MIN, MAX, MED and SM alone{room}.")
     batch = Batch(
-        inputs=ListOps().encoded(problems),
+        inputs=task.encoded(problems),
         targets=torch.tensor(answers),
         difficulty=depths.pop() if len(depths) == 1 else 0,
     )

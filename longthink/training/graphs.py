@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from longthink.tasks.base import Batch
-from longthink.think import Context, State, detach, tensors, think
+from longthink.think import Context, State, tensors, think
 from longthink.training.losses import Objective, Past, Plan
 
 
@@ -136,7 +136,7 @@ class GraphedObjective:
                 context = self.thinker.look(inputs if stage.past is None else (inputs, stage.past.memory))
                 if kind == "later":
                     assert before is not None
-                    state = detach(before.state)
+                    state = self.objective.without_history(before.state)
                 else:
                     state = self.thinker.start(context)
                 term = self.objective.term(stage.batch, state, context, steps)

@@ -107,7 +107,7 @@ class Objective(nn.Module):
             if plan.n > 0:
                 with torch.no_grad():
                     late = think(model, None, rest, state=detach(state), context=context, read=False)
-                state = detach(late.state)
+                state = self.without_history(late.state)
             progressive = self.term(batch, state, context, plan.k, count)
             result["progressive"], asked["progressive"] = progressive.loss, progressive.penalty
         return result | self.mixed(plan, result, asked)
@@ -116,6 +116,13 @@ class Objective(nn.Module):
         """The "loss", and what is in it for the model's sake."""
         loss = {"loss": mixture(plan.alpha, losses)}
         return loss | ({"penalty": mixture(plan.alpha, penalties)} if self.penalised else {})
+
+    def without_history(self, state: State) -> State:
+        """What the steps with gradient begin with after those without. Models that gather something on the way, such as
+        who has halted, begin with that anew: where all have halted no step would change the answer, and none would
+        learn."""
+        afresh = getattr(self.model, "afresh", None)
+        return detach(state) if afresh is None else afresh(detach(state))
 
     def term(self, batch: Batch, state: State, context: Context, steps: int, count: Tensor | None = None) -> Term:
         """Think on for this many steps, and what that costs."""

@@ -29,7 +29,7 @@ from longthink.training.checkpoint import RunFolder, load_last
 from longthink.training.compiled import check_compiler
 from longthink.training.data import check_same_data, origin, prepare
 from longthink.training.member import Member
-from longthink.training.recipe import Recipe, alike, source_of
+from longthink.training.recipe import Recipe, alike, recipes, source_of
 from longthink.training.schedule import make_optimizer
 from longthink.training.trainer import Trainer, TrainingOptions
 
@@ -142,10 +142,23 @@ def _start_of(weights: str, run: RunFolder) -> str:
     before = RunFolder(run.path.parent, source, run.seed)
     if not before.finished():
         raise UserError(
-            f"{run.recipe.name} goes on where {weights} ended, and there is no such run in {run.path.parent}; "
-            f"first: longthink train {source.name} --seed {run.seed}{_settings(source, weights)}"
+            f"{run.recipe.name} goes on where {weights} ended, and there is no such run in {run.path.parent}; first: "
+            f"longthink train {source.name} --seed {run.seed}{_settings(source, weights)}{_where(run)}"
+            + _their_settings(run.recipe, source)
         )
     return str(before.path)
+
+
+def _where(run: RunFolder) -> str:
+    folder = str(run.path.parent)
+    return "" if folder == TrainingOptions.folder else f" --folder {shlex.quote(folder)}"
+
+
+def _their_settings(recipe: Recipe, source: Recipe) -> str:
+    """For those who changed the network, which must be that of the recipe that it goes on from."""
+    if recipe.name not in recipes or recipes[recipe.name].model_options == recipe.model_options:
+        return ""
+    return f" (settings of its network stand behind its name: --set 'weights={source.name} model.width=32')"
 
 
 def _settings(source: Recipe, weights: str) -> str:

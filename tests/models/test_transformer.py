@@ -356,6 +356,34 @@ def test_modified_router_drops_nothing_inside_its_feed_forward_parts(residual: b
     assert not torch.allclose(layer(x, padding)[0], layer.eval()(x, padding)[0])
 
 
+@pytest.mark.parametrize("silent", ["attention", "feedforward"])
+@pytest.mark.parametrize("attention", ["absolute", "relative", "geometric"])
+def test_layers_without_a_gate_drop_what_both_parts_add(silent: str, attention: str) -> None:
+    torch.manual_seed(0)
+    options = {"dropout": 0.5, "attention_dropout": 0.0, "attention": attention}
+    layer = build("transformer", vocabulary=9, classes=4, width=8, hidden=8, heads=2, **options).layers[0]
+    x, padding = torch.randn(1, 5, 8), torch.zeros(1, 5, dtype=torch.bool)
+    whole = layer.eval()(x, padding)[0]
+    layer.training = True  # its parts stay in evaluation
+    with torch.no_grad():
+        for weight in getattr(layer, silent).parameters():
+            weight.zero_()  # it adds nothing, so that nothing of it can be dropped
+        plain = layer.eval()(x, padding)[0]
+        layer.training = True
+        outcomes = {tuple(layer(x, padding)[0].flatten().tolist()) for _ in range(5)}
+    assert not torch.allclose(whole, plain)
+    assert len(outcomes) == 5
+
+
+def test_tokens_of_other_vocabularies_are_refused() -> None:
+    """The next two numbers are the model's own begin and end."""
+    model = build("router", vocabulary=9, classes=4, width=8, hidden=8)
+    model.look(torch.tensor([[8, 1, 0]]))
+    for token in (-1, 9, 10, 11):
+        with pytest.raises(UserError, match=r"Tokens are numbers from 0 \(padding\) to 8, not"):
+            model.look(torch.tensor([[1, token]]))
+
+
 @pytest.mark.parametrize(
     "options",
     [

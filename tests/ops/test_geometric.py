@@ -110,6 +110,14 @@ def test_everything_masked_is_zero_with_zero_gradients() -> None:
     assert (logits.grad == 0).all()
 
 
+@pytest.mark.parametrize("size", [1e3, 1e6, torch.inf])
+def test_keys_that_surely_match_cost_the_nearer_ones_no_digits(size: float) -> None:
+    logits = torch.randn(1, 1, 9, 9, generator=torch.Generator().manual_seed(0))
+    logits[..., ::3] += size
+    exact = naive_weights(logits.double().clamp(max=1e4))
+    torch.testing.assert_close(plain_weights(logits).double(), exact, rtol=1e-5, atol=1e-7)
+
+
 def test_extreme_logits_stay_finite() -> None:
     logits = torch.tensor([-1e4, 1e4, -80.0, 80.0]).repeat(1, 1, 4, 1).requires_grad_()
     weights = plain_weights(logits)

@@ -195,6 +195,8 @@ def naive_terms(model: ThinkingModule, batch: Batch, plan: Plan) -> tuple[Tensor
         state = model.step(state, context)
     if plan.n > 0:
         state = detach(state)
+        if getattr(state, "gathered", None) is not None:  # nobody has halted, and nothing was given out
+            state = model.start(context)._replace(h=state.h)
     for _ in range(plan.k):
         state = model.step(state, context)
     return full, loss(state, context)
@@ -219,6 +221,30 @@ def test_one_shared_pass_equals_two_separate_ones(alpha: float, n: int, k: int, 
         mine = torch.zeros(()) if mine is None else mine
         theirs = torch.zeros(()) if theirs is None else theirs
         torch.testing.assert_close(mine.expand_as(theirs), theirs, rtol=1e-10, atol=1e-14, check_dtype=False)
+
+
+@pytest.mark.parametrize("kind", ["graves", "universal", "sparse", "distinct"])
+def test_steps_after_many_without_gradient_are_learned_from(kind: str) -> None:
+    """Where all columns have halted, no step would change the answer."""
+    batch = toy_tokens()
+    sizes = {"vocabulary": 9, "classes": 4, "width": 8, "hidden": 8, "heads": 2}
+    if kind == "sparse":
+        experts = {"experts": 4, "k": 2, "balance_weight": 1.0}
+        model = build("transformer", **sizes, feedforward="experts", feedforward_options=experts).double()
+    elif kind == "distinct":
+        model = build("transformer", **sizes, act="graves", distinct_steps=15).double()
+    else:
+        model = toy_transformer(kind)
+    short, long = (Objective(model)(batch, Plan(n, 3, 5, 1.0)) for n in (0, 12))
+    for losses in (short, long):
+        model.zero_grad()
+        losses["loss"].backward()
+        learned = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()}
+        assert any(name.startswith("layers.") for name in learned)
+        if kind != "sparse":
+            assert "act.halt.weight" in learned
+    if kind == "sparse":  # what was asked for in steps that learn nothing is not in the loss
+        assert abs(float(long["penalty"]) / float(short["penalty"])) < 2
 
 
 @pytest.mark.parametrize(("n", "k"), [(0, 3), (2, 3), (7, 3)])

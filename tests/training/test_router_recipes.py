@@ -70,6 +70,23 @@ def test_clip_gate_dropout_and_column(name: str, clip: float, gate: float | None
         assert recipe.model_options["gate_dropout"] == gate
 
 
+@pytest.mark.parametrize(
+    ("task", "plain", "gated", "deviation"),
+    [("ctl", 0.0, 0.1, 0.125), ("arithmetic", 0.0, 0.1, 0.125), ("listops", 0.05, 0.1, 0.0884)],
+)
+def test_dropout_of_attention_and_first_embeddings(task: str, plain: float, gated: float, deviation: float) -> None:
+    """D.3.1 to D.3.3; embeddings of networks without gates begin as the module says, sqrt(2 / width)."""
+    for row in ("transformer", "relative", *(("geometric",) if task == "ctl" else ())):
+        options = recipes[f"{task}-{row}"].model_options
+        assert (options.get("attention_dropout", 0.0), options["embedding_std"]) == (plain, deviation)
+        assert deviation == pytest.approx((2 / options["width"]) ** 0.5, abs=1e-4)
+    for row in ("gated_positions", "router", *(("relative_gate",) if task == "ctl" else ())):
+        options = recipes[f"{task}-{row}"].model_options
+        assert (options["attention_dropout"], options.get("embedding_std")) == (gated, None)
+        assert options["gate"] is True
+        assert recipes[f"{task}-{row}"].warmup_updates == recipes[f"{task}-{row}"].warmup_epochs == 0
+
+
 def test_settings_of_ctlpp() -> None:
     for variant in "ARS":
         router, transformer, lstm = (recipes[f"ctlpp-{variant}-{kind}"] for kind in ("router", "transformer", "bilstm"))

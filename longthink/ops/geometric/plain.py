@@ -29,7 +29,7 @@ def plain_weights(logits: Tensor, direction: Tensor | None = None, padding: Tens
         present = exists & ~padding[:, None, :].expand(-1, n, -1).gather(-1, near.expand(len(padding), -1, -1))[:, None]
     log_p = F.logsigmoid(ordered)
     log_rest = torch.where(present, F.logsigmoid(-ordered), 0.0)  # log(1 - P); what is not there never matches
-    passed = log_rest.cumsum(-1) - log_rest  # over the closer keys alone
+    passed = F.pad(log_rest[..., :-1].cumsum(-1), (1, 0))  # over the closer keys alone
     weights = torch.where(present, (log_p + passed).exp(), 0.0)
     back = weights.gather(-1, rank.expand(*x.shape[:-1], -1))
     return back.masked_fill(torch.eye(n, dtype=torch.bool, device=x.device), 0.0).to(logits.dtype)
