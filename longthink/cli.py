@@ -161,7 +161,7 @@ def solve(
     top_k: Annotated[int | None, typer.Option(help="Text: choose among so many tokens; 40 if left out.")] = None,
 ) -> None:
     """Solve a problem, typed or made, and watch the network think."""
-    from longthink import solving
+    from longthink import pictures, solving
 
     if task == "text":
         wrong = (size, style, out, settings) != (None, None, None, None) or all_steps
@@ -176,7 +176,7 @@ def solve(
     if problem is not None and (size, seed, style) != (None, None, None):
         raise UserError("A typed problem is what it is; leave out --size, --seed and --style.")
     if out is not None:
-        solving.check_place(out)
+        pictures.check_place(out)
     name, loaded = solving.find_weights(task, weights, device)
     loaded = loaded.with_settings(settings or ())
     typed, drawn = ("parse",) if problem is not None else (), ("draw",) if out is not None else ()
@@ -192,7 +192,7 @@ def solve(
             loaded, batch, budget, weights=name, until_rest=not all_steps, on_step=[watching.on_step, *limits]
         )
     if out is not None:
-        solving.save_figure(solving.answer_picture(solution), out)
+        pictures.save_figure(pictures.answer_picture(solution), out)
     if as_json:
         print(json.dumps({**solution.to_json(), **loaded.changes(settings or ())}))
         return
@@ -292,7 +292,8 @@ def evaluate(
     those that ever are.
     """
     import longthink as lt
-    from longthink import eval_command, solving
+    from longthink import eval_command, pictures
+    from longthink.limits import usable_device
     from longthink.training.files import write_json
 
     at_least(1, samples=samples, read_every=read_every, **({} if chunk is None else {"chunk": chunk}))
@@ -300,8 +301,8 @@ def evaluate(
     check_precision(precision)
     for path, kinds in ((out, (".json",)), (plot, (".png", ".pdf", ".svg"))):
         if path is not None:
-            solving.check_place(path, kinds)
-    place = solving.usable_device(device)
+            pictures.check_place(path, kinds)
+    place = usable_device(device)
     loaded = lt.load(weights, place).with_settings(settings or ())
     recipe = loaded.recipe
     read = getattr(loaded.task, "read", None)
@@ -352,7 +353,7 @@ def evaluate(
     if plot is not None:
         from longthink.plots import accuracy_plot
 
-        solving.save_figure(accuracy_plot(document), plot)
+        pictures.save_figure(accuracy_plot(document), plot)
     if as_json:
         print(json.dumps(document))
         return

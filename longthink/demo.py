@@ -13,17 +13,8 @@ from pathlib import Path
 import torch
 
 from longthink.errors import UserError
-from longthink.solving import (
-    Album,
-    answer_picture,
-    check_place,
-    default_steps,
-    find_weights,
-    pose,
-    save_figure,
-    solve,
-    thinking_picture,
-)
+from longthink.pictures import Album, answer_picture, check_place, save_figure, thinking_picture
+from longthink.solving import default_steps, find_weights, pose, solve
 from longthink.terminal import Watching, report
 
 SIZES = {"prefix_sums": 512, "mazes": 33, "sudoku": 30}

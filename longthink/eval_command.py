@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
-from longthink import solving
+from longthink import limits
 from longthink.errors import at_least, whole_numbers
 from longthink.evaluate import Curve, curve
 from longthink.loading import Loaded
 from longthink.models.language import Language
 from longthink.perplexity import Measured, measure_weights
+from longthink.solving import HABITS
 from longthink.tasks import Batch
 from longthink.tasks.base import check_difficulty, without_repeats
 from longthink.tasks.text import Text
@@ -30,20 +31,20 @@ def sampled(
 ) -> Iterator[Batch]:
     """Problems of the test split, a batch a difficulty; complaints about any of them come before the work."""
     task = loaded.task
-    habits = solving.HABITS.get(task.name)
+    habits = HABITS.get(task.name)
     for difficulty in difficulties:
         check_difficulty(task, difficulty, seed)
         if habits is not None:
             outputs = habits.outputs(difficulty)
             # A problem has its input, a target and a mask at each place; a curve three numbers at each step.
             kept = samples * (outputs * (4 * task.shape.get("inputs", 2) + 9) + kept_steps * 12)
-            solving.check_memory(loaded, outputs, chunk, kept)
+            limits.check_memory(loaded, outputs, chunk, kept)
     found = (task.sample(without_repeats(task, samples, d, "test"), d, seed, "test") for d in difficulties)
     if habits is not None:  # images are made when it is their turn
         return found
     batches = list(found)
     for batch in batches:
-        solving.check_memory(loaded, solving.places_of(batch), min(chunk, len(batch)))
+        limits.check_memory(loaded, limits.places_of(batch), min(chunk, len(batch)))
     return iter(batches)
 
 

@@ -108,14 +108,14 @@ class Opened:
 
     def fitting(self, batch: lt.Batch, chunk: int = 1) -> lt.Batch:
         """The same problems; complains where so many at once cannot fit into memory."""
-        from longthink import solving
+        from longthink import limits
 
-        solving.check_memory(self.loaded, solving.places_of(batch), min(chunk, len(batch)))
+        limits.check_memory(self.loaded, limits.places_of(batch), min(chunk, len(batch)))
         return batch
 
     def give(self, found: dict[str, Any], table: Table, draw: Callable[[], Any]) -> None:
         """The document, the picture and the table, each where it was asked for."""
-        from longthink import solving
+        from longthink.pictures import save_figure
         from longthink.training.files import write_json
 
         task, recipe = self.loaded.task, self.loaded.recipe
@@ -125,7 +125,7 @@ class Opened:
         if self.out is not None:
             write_json(self.out, document)
         if self.plot is not None:
-            solving.save_figure(draw(), self.plot)
+            save_figure(draw(), self.plot)
         if self.as_json:
             print(json.dumps(document))
             return
@@ -143,13 +143,14 @@ def _opened(
     weights: str, device: str, as_json: bool, out: Path | None, plot: Path | None, settings: Sequence[str]
 ) -> Opened:
     """Complaints come before the work."""
-    from longthink import solving
+    from longthink.limits import usable_device
     from longthink.loading import load
+    from longthink.pictures import check_place
 
     for path, kinds in ((out, (".json",)), (plot, (".png", ".pdf", ".svg"))):
         if path is not None:
-            solving.check_place(path, kinds)
-    loaded = load(weights, solving.usable_device(device)).with_settings(settings)
+            check_place(path, kinds)
+    loaded = load(weights, usable_device(device)).with_settings(settings)
     return Opened(weights, loaded, as_json, out, plot, settings)
 
 

@@ -16,8 +16,8 @@ import typer
 import longthink as lt
 from longthink.errors import UserError
 from longthink.inspect.commands import app
+from longthink.limits import usable_device
 from longthink.loading import rebuild
-from longthink.solving import usable_device
 from longthink.training.recipe import Recipe
 from tests import commands
 

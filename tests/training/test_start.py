@@ -62,8 +62,8 @@ def test_what_a_recipe_goes_on_from_may_have_settings(tmp_path: Path, monkeypatc
         train(chain, 3, options(tmp_path))
     typed = str(error.value).partition("first: longthink train ")[2]
     name, *words = shlex.split(typed)
-    assert (name, words[:2]) == ("second", ["--seed", "3"])
-    assert override(second, words[3::2]) == before  # what somebody types is what was missed
+    assert (name, words[:2], words[-2:]) == ("second", ["--seed", "3"], ["--folder", str(tmp_path)])
+    assert override(second, words[3:-2:2]) == before  # what somebody types is what was missed
     train(override(TOY, settings[:2]), 3, options(tmp_path))
     train(before, 3, options(tmp_path))
     assert load(train(chain, 3, options(tmp_path))).recipe == chain

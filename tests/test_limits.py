@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from longthink import solving
+from longthink import limits, solving
 from longthink.cli import main
 from longthink.errors import UserError
 from longthink.loading import Loaded, load
@@ -20,13 +20,13 @@ GIB = 2**30
 
 def loaded(name: str, memory: float, monkeypatch: pytest.MonkeyPatch) -> Loaded:
     """The shipped network of this name on a machine with so many bytes."""
-    monkeypatch.setattr(solving, "_memory", lambda: float(memory))
+    monkeypatch.setattr(limits, "_memory", lambda: float(memory))
     return load(name)
 
 
 def refused(network: Loaded, *args: Any) -> str:
     with pytest.raises(UserError, match=r"^[^\n]*\.$") as error:
-        solving.check_memory(network, *args)
+        limits.check_memory(network, *args)
     return str(error.value)
 
 
@@ -34,8 +34,8 @@ def test_images_need_nine_times_their_state(monkeypatch: pytest.MonkeyPatch) -> 
     width = load("mazes").recipe.model_options["width"]
     place = 9 * 4 * width  # of one pixel
     network = loaded("mazes", 50 * 10_000 * place, monkeypatch)
-    solving.check_memory(network, 10_000, 50)
-    solving.check_memory(network, 500_000)
+    limits.check_memory(network, 10_000, 50)
+    limits.check_memory(network, 500_000)
     assert "choose a smaller size, fewer samples or steps, or a smaller chunk." in refused(network, 10_001, 50)
     have = 500_000 * place / GIB
     assert refused(network, 1_000_000) == (
@@ -46,7 +46,7 @@ def test_images_need_nine_times_their_state(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_is_kept_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
     network = loaded("prefix_sums", GIB, monkeypatch)
     place = 9 * 4 * network.recipe.model_options["width"]
-    solving.check_memory(network, 100, 2, GIB - 200 * place)
+    limits.check_memory(network, 100, 2, GIB - 200 * place)
     refused(network, 100, 2, GIB - 200 * place + 1)
     assert refused(network, 0, 2, 3 * GIB).startswith("This takes some 3 GiB of memory and there are ")
 
@@ -55,17 +55,17 @@ def test_tokens_look_at_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """14 tables a head and sample, and 10 for the order of geometric attention; models without attention have none."""
     network = loaded("listops", 4 * 1_000**2 * (14 * 8 + 10), monkeypatch)
     assert network.recipe.model_options["heads"] == 8
-    solving.check_memory(network, 1_000)
+    limits.check_memory(network, 1_000)
     refused(network, 1_001)
     refused(network, 1_000, 2)
     assert network.recipe.model == "transformer"
-    solving.check_memory(loaded("repeat_copy", 1_000, monkeypatch), 10**6)
+    limits.check_memory(loaded("repeat_copy", 1_000, monkeypatch), 10**6)
 
 
 def test_problems_that_do_not_fit_are_never_made(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(solving, "_memory", lambda: 2.0**20)
+    monkeypatch.setattr(limits, "_memory", lambda: 2.0**20)
     for typed in (["mazes", "--size", "201"], ["prefix_sums", "01" * 5_000], ["listops", f"[SM {'1 ' * 999}]"]):
         assert main(["solve", *typed]) == 2
         shown = capsys.readouterr().err
@@ -93,7 +93,7 @@ def test_with_gates_shut_it_thinks_half_as_long_again() -> None:
 def test_a_thought_of_hours_is_refused_unless_somebody_chose_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(solving, "MOST_MINUTES", 0.0)
+    monkeypatch.setattr(limits, "MOST_MINUTES", 0.0)
     assert main(["solve", "listops", "[SM 1 2 [MAX 3 4]]"]) == 2
     shown = capsys.readouterr().err.splitlines()[-1]
     assert re.fullmatch(
@@ -112,7 +112,7 @@ def test_patience_is_measured_after_the_first_step() -> None:
 
     def think_with(budget: int) -> None:
         times = iter([1_000.0, *range(1_001, 9_999)])
-        patience = solving.Patience(budget, lambda: next(times))
+        patience = limits.Patience(budget, lambda: next(times))
         for moment in unfold(model, tokens, 3):
             patience(moment)
 
