@@ -7,7 +7,6 @@ itself. Weights are noted as "attention" [batch, heads, n, m + n].
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,7 @@ from torch.nn import functional as F
 
 from longthink.errors import UserError
 from longthink.layers.positions import sinusoids
+from longthink.ops.kept import kept, nothing_stays
 from longthink.ops.relative import relative_read, visible_scores
 from longthink.think import note, wanted
 
@@ -85,8 +85,7 @@ def channels_a_head(width: int, heads: int, head_size: int | None) -> int:
 
 def past_encoding(total: int, width: int, device: torch.device) -> Tensor:
     """The encodings of the distances from -(total - 1) to 0: [total, width]."""
-    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-    if torch.compiler.is_compiling() or capturing:  # nothing made here may outlive it
+    if nothing_stays():
         return sinusoids(torch.arange(1 - total, 1, device=device), width)
     return _encoding(1 << (total - 1).bit_length(), width, device, torch.get_default_dtype())[-total:]
 
@@ -97,10 +96,9 @@ def at_most(encoding: Tensor, farthest: int | None) -> Tensor:
     return encoding if beyond <= 0 else torch.cat([encoding[beyond].expand(beyond, -1), encoding[beyond:]])
 
 
-@lru_cache(maxsize=16)
+@kept
 def _encoding(total: int, width: int, device: torch.device, kind: torch.dtype) -> Tensor:
-    with torch.inference_mode(False):  # it may be needed for gradients later
-        return sinusoids(torch.arange(1 - total, 1, device=device), width)
+    return sinusoids(torch.arange(1 - total, 1, device=device), width)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, module: nn.Module) -> Tensor:

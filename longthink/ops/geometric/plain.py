@@ -7,11 +7,12 @@ product over the closer keys is then one running sum of log(1 - P), with no diff
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from longthink.ops.kept import kept
 
 
 def plain_weights(logits: Tensor, direction: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
@@ -47,14 +48,9 @@ def plain_read(
     return (weights(queries @ keys.transpose(-1, -2), sides, padding).to(q.dtype) @ values).transpose(1, 2)
 
 
-@lru_cache(maxsize=16)
+@kept
 def _orders(n: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """For each query: the key met at each rank [n, 2n - 2], the rank of each key [n, n], which ranks have a key."""
-    with torch.inference_mode(False):  # they are kept, and may be needed for gradients later
-        return _make_orders(n, device)
-
-
-def _make_orders(n: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     i = torch.arange(n, device=device)[:, None]
     r = torch.arange(2 * n - 2, device=device)
     distance = r // 2 + 1
@@ -65,8 +61,7 @@ def _make_orders(n: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     return key.clamp(0, n - 1), rank.clamp_min(0), exists
 
 
-@lru_cache(maxsize=16)
+@kept
 def _after(n: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        i = torch.arange(n, device=device)
-        return i[:, None] < i
+    i = torch.arange(n, device=device)
+    return i[:, None] < i
