@@ -386,8 +386,8 @@ def test_a_closed_pipe_and_an_interrupt_end_quietly() -> None:
     assert reading.stdout is not None
     reading.stdout.close()
     thinking.send_signal(signal.SIGINT)
-    assert thinking.stderr.read().splitlines()[-1] == "Stopped."
-    assert thinking.wait() == 130
+    assert thinking.communicate(timeout=60)[1].splitlines()[-1] == "Stopped."
+    assert thinking.returncode == 130
     assert reading.stderr is not None
     assert reading.stderr.read() == ""
     assert reading.wait() != 0
