@@ -22,23 +22,11 @@ if TYPE_CHECKING:
     from longthink.catalogue import list, recipe
     from longthink.errors import UserError
     from longthink.evaluate import Curve, curve, evaluate
+    from longthink.halting import ACT, Budget, Converged, Halting, MaximumConfidence, Ponder
     from longthink.loading import Loaded, load, push_to_hub, save
     from longthink.models import build
     from longthink.tasks import Batch, Task, task
-    from longthink.think import (
-        ACT,
-        Budget,
-        Converged,
-        MaximumConfidence,
-        Moment,
-        Ponder,
-        Thinker,
-        Thought,
-        note,
-        think,
-        unfold,
-        wanted,
-    )
+    from longthink.think import Moment, Thinker, Thought, note, think, unfold, wanted
     from longthink.training.recipe import Recipe, override
     from longthink.training.train import TrainingOptions, train, train_together
 
@@ -46,23 +34,11 @@ _HOMES = {
     "longthink.catalogue": ("list", "recipe"),
     "longthink.errors": ("UserError",),
     "longthink.evaluate": ("Curve", "curve", "evaluate"),
+    "longthink.halting": ("ACT", "Budget", "Converged", "Halting", "MaximumConfidence", "Ponder"),
     "longthink.loading": ("Loaded", "load", "push_to_hub", "save"),
     "longthink.models": ("build",),
     "longthink.tasks": ("Batch", "Task", "task"),
-    "longthink.think": (
-        "ACT",
-        "Budget",
-        "Converged",
-        "MaximumConfidence",
-        "Moment",
-        "Ponder",
-        "Thinker",
-        "Thought",
-        "note",
-        "think",
-        "unfold",
-        "wanted",
-    ),
+    "longthink.think": ("Moment", "Thinker", "Thought", "note", "think", "unfold", "wanted"),
     "longthink.training.recipe": ("Recipe", "override"),
     "longthink.training.train": ("TrainingOptions", "train", "train_together"),
 }
@@ -74,6 +50,7 @@ __all__ = [
     "Budget",
     "Converged",
     "Curve",
+    "Halting",
     "Loaded",
     "MaximumConfidence",
     "Moment",

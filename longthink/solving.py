@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 
 from longthink.errors import UserError
+from longthink.halting import Converged
 from longthink.limits import Patience, check_memory, places_of, usable_device
 from longthink.loading import Loaded, load, shipped
 from longthink.tasks import Batch, Task, task, tasks
 from longthink.tasks.base import check_difficulty
-from longthink.think import Converged, Moment, confidence, think
+from longthink.think import Moment, confidence, think
 from longthink.training.files import finite
 
 AT_REST = 1e-5

@@ -1,7 +1,7 @@
 """The loop that every model shares.
 
 A model that thinks is a plain ``nn.Module`` with four methods (``Thinker``). ``think`` applies its step again and
-again, keeps what you ask for with ``watch``, and stops each sample when ``halt`` says so::
+again, keeps what you ask for with ``watch``, and stops each sample when ``halt`` (halting.py) says so::
 
     thought = think(model, x, steps=300, halt=Converged(1e-3), watch=("change",))
     thought.logits, thought.steps_used, thought.trace["change"]    # trace entries are [batch, steps, ...]
@@ -45,6 +45,7 @@ class Thinker(Protocol):
 
 
 if TYPE_CHECKING:
+    from longthink.halting import Halt
 
     class ThinkingModule(nn.Module, Thinker):
         """A module that thinks; for annotations only."""
@@ -225,8 +226,6 @@ def think(
     return Thought(logits, steps_used, final_state, _stack(records, beginning))
 
 
-# What models note while they step ------------------------------------------------------------------------------------
-
 _notes: ContextVar[dict[str, Tensor | None] | None] = ContextVar("notes", default=None)
 
 
@@ -255,152 +254,6 @@ def note(name: str, value: Tensor) -> None:
         notes[name] = value
 
 
-# Halting rules -------------------------------------------------------------------------------------------------------
-
-
-class Halting:
-    """One use of a halting rule: asked after every step which samples stop, and for their answers."""
-
-    def after(self, moment: Moment) -> Tensor | None:
-        """True [alive] for the samples that stop now, or None for nobody."""
-        return None
-
-    def answer(self, moment: Moment) -> Tensor:
-        """Logits [alive, ...] as they stand after this step."""
-        return moment.logits
-
-
-class Halt(Protocol):
-    """A halting rule. Per-sample memory lives in the ``Halting`` that ``begin`` makes, indexed by ``moment.alive``."""
-
-    def begin(self, batch: int, device: torch.device) -> Halting: ...
-
-
-@dataclass(frozen=True, eq=False)
-class Budget:
-    """Each sample has its own number of steps: [batch]."""
-
-    steps: Tensor
-
-    def begin(self, batch: int, device: torch.device) -> Halting:
-        budget = self.steps.to(device)
-        if budget.shape != (batch,):
-            raise UserError(f"The budget must have one number a sample: [{batch}], not {list(budget.shape)}.")
-
-        class OutOfBudget(Halting):
-            def after(self, moment: Moment) -> Tensor:
-                return moment.count >= budget[moment.alive]
-
-        return OutOfBudget()
-
-
-@dataclass(frozen=True)
-class Converged:
-    """Stop when the state moves by less than ``tolerance`` of its length, ``patience`` steps in a row."""
-
-    tolerance: float = 1e-3
-    patience: int = 1
-
-    def begin(self, batch: int, device: torch.device) -> Halting:
-        rule, calm = self, torch.zeros(batch, dtype=torch.long, device=device)
-
-        class Still(Halting):
-            def after(self, moment: Moment) -> Tensor:
-                still = moment.change < rule.tolerance
-                calm[moment.alive] = torch.where(still, calm[moment.alive] + 1, 0)
-                return calm[moment.alive] >= rule.patience
-
-        return Still()
-
-
-@dataclass(frozen=True)
-class MaximumConfidence:
-    """Answer with the logits of the most confident step so far (section 4.3); the budget ends the thinking."""
-
-    mask: Tensor | None = None
-    """Outputs that count, [batch, ...]; None for all."""
-
-    def begin(self, batch: int, device: torch.device) -> Halting:
-        mask = self.mask
-
-        class MostConfident(Halting):
-            best = torch.full((batch,), -torch.inf, device=device)
-            kept: Tensor | None = None
-
-            def after(self, moment: Moment) -> None:
-                rows = moment.alive
-                now = confidence(moment.logits, None if mask is None else mask[rows])
-                better = now >= self.best[rows]  # of equals the last, as in the published code
-                self.best[rows] = torch.where(better, now, self.best[rows])
-                if self.kept is None:
-                    self.kept = moment.logits
-                else:
-                    shape = (-1,) + (1,) * (moment.logits.dim() - 1)
-                    self.kept = torch.where(better.view(shape), moment.logits, self.kept)
-
-            def answer(self, moment: Moment) -> Tensor:
-                assert self.kept is not None
-                return self.kept
-
-        return MostConfident()
-
-
-@dataclass(frozen=True)
-class ACT:
-    """Adaptive computation time (Graves 2016): the model's ``halting(state, context)`` gives each sample's probability
-    to stop; logits are averaged with these as weights until they sum to 1 - epsilon."""
-
-    epsilon: float = 0.01
-
-    def begin(self, batch: int, device: torch.device) -> Halting:
-        rule = self
-
-        class Accumulate(Halting):
-            spent = torch.zeros(batch, device=device)
-            mean: Tensor | None = None
-
-            def after(self, moment: Moment) -> Tensor:
-                rows = moment.alive
-                p = _halting_probability(moment)
-                left = 1 - self.spent[rows]
-                stop = self.spent[rows] + p >= 1 - rule.epsilon
-                weight = torch.where(stop, left, p)  # the remainder goes to the last step
-                self.spent[rows] = self.spent[rows] + weight
-                shape = (-1,) + (1,) * (moment.logits.dim() - 1)
-                if self.mean is None:
-                    self.mean = moment.logits.new_zeros(batch, *moment.logits.shape[1:])
-                self.mean[rows] = self.mean[rows] + weight.view(shape) * moment.logits
-                return stop
-
-            def answer(self, moment: Moment) -> Tensor:
-                # Out of steps before the weights sum to one: the rest goes to the answer of this step.
-                assert self.mean is not None
-                rows = moment.alive
-                left = (1 - self.spent[rows]).view((-1,) + (1,) * (moment.logits.dim() - 1))
-                return self.mean[rows] + left * moment.logits
-
-        return Accumulate()
-
-
-@dataclass(frozen=True)
-class Ponder:
-    """As PonderNet at test time, without drawing lots: stop when the probability of having stopped passes
-    ``threshold``; the model's ``halting(state, context)`` gives the probability to stop at each step."""
-
-    threshold: float = 0.5
-
-    def begin(self, batch: int, device: torch.device) -> Halting:
-        rule, going = self, torch.ones(batch, device=device)
-
-        class Stopped(Halting):
-            def after(self, moment: Moment) -> Tensor:
-                rows = moment.alive
-                going[rows] = going[rows] * (1 - _halting_probability(moment))
-                return 1 - going[rows] >= rule.threshold
-
-        return Stopped()
-
-
 def confidence(logits: Tensor, mask: Tensor | None = None) -> Tensor:
     """Largest class probability, averaged over the outputs that count: [batch]."""
     # The largest softmax entry is 1 / sum(exp(logit - largest logit)): no softmax tensor is made.
@@ -410,9 +263,6 @@ def confidence(logits: Tensor, mask: Tensor | None = None) -> Tensor:
         return largest.mean(1)
     weight = mask.reshape(n, -1).to(largest.dtype)
     return (largest * weight).sum(1) / weight.sum(1).clamp_min(1)
-
-
-# Small parts ---------------------------------------------------------------------------------------------------------
 
 
 def tensors(tree: Any) -> list[Tensor]:
@@ -440,13 +290,6 @@ def _batch_and_device(state: State) -> tuple[int, torch.device]:
     if not found:
         raise UserError("The model's start() returned a state without tensors; a state needs at least one.")
     return found[0].shape[0], found[0].device
-
-
-def _halting_probability(moment: Moment) -> Tensor:
-    halting = getattr(moment.model, "halting", None)
-    if halting is None:
-        raise UserError("This halting rule needs a model with a halting(state, context) method; this one has none.")
-    return halting(moment.state, moment.context)
 
 
 _BUILT_IN: dict[str, Watcher] = {

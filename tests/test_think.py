@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 import longthink as lt
 from longthink.errors import UserError
-from longthink.think import ACT, Budget, Converged, MaximumConfidence, Moment, Ponder, confidence, note, think, unfold
+from longthink.halting import ACT, Budget, Converged, MaximumConfidence, Ponder
+from longthink.think import Moment, confidence, note, think, unfold
 
 
 class Pair(NamedTuple):
@@ -130,6 +131,27 @@ def test_budget_stops_each_sample_at_its_own_step() -> None:
     # those that stopped repeat their last entry
     assert thought.trace["distance"].shape == (3, 10)
     assert (thought.trace["distance"][0] == thought.trace["distance"][0, 0]).all()
+
+
+@pytest.mark.parametrize(("steps", "complaint"), [([1, 3], r"\[3\], not \[2\]"), ([1, 0, 3], "1 step or more, not 0")])
+def test_a_budget_is_a_step_or_more_for_each_sample(steps: list[int], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        think(Halver(), X, 10, halt=Budget(torch.tensor(steps)))
+
+
+def test_a_rule_of_ones_own() -> None:
+    class Near:
+        def begin(self, batch: int, device: torch.device) -> lt.Halting:
+            class IsNear(lt.Halting):
+                def after(self, moment: Moment) -> Tensor:
+                    return moment.notes["distance"] < 0.3 * (1 + moment.alive)  # those that come later wait less
+
+            return IsNear()
+
+    # Noted before each step, distances are 1, 1/2, 1/4; 2, 1, 1/2; and 4, 2, 1, 1/2.
+    thought = think(Halver(), X, 20, halt=Near(), watch=("distance",))
+    assert thought.steps_used.tolist() == [3, 3, 4]
+    torch.testing.assert_close(thought.state.value, X * torch.tensor([7, 7, 15]) / torch.tensor([8, 8, 16]))
 
 
 class Settles(Halver):

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from longthink.errors import UserError
+from longthink.halting import ACT
 from longthink.layers.act import AdaptiveTime
 from longthink.models import build
-from longthink.think import ACT, think
+from longthink.think import think
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from longthink.halting import Converged, MaximumConfidence
 from longthink.models import build, models
 from longthink.tasks import Batch
-from longthink.think import Converged, MaximumConfidence, ThinkingModule, detach, tensors, think
+from longthink.think import ThinkingModule, detach, tensors, think
 from longthink.training.losses import Objective, Plan
 
 TOKENS = {"vocabulary": 9, "classes": 4}
