@@ -2,8 +2,9 @@
 F.1 those with as many parameters; product keys start like the dense layer that they approximate, its "PKM + init".)
 
 Names are corpus, size where there are several, feed-forward kind: ``enwik8-sigma_moe``, ``wikitext103-big-dense``;
-``text-...`` are enwik8's networks on the sources of Python, which need no download. What a text needs beside the usual:
-the difficulty is the length of a block, ``batch`` the number of streams, an epoch 1,000 updates whatever the corpus.
+``text-...`` are enwik8's networks on the sources of Python, which need no download, and ``text-mini-...`` such that are
+a quarter as wide, for a CPU. What a text needs beside the usual: the difficulty is the length of a block, ``batch`` the
+number of streams, an epoch 1,000 updates whatever the corpus.
 On Python's sources 41M parameters are trained for 3,000 updates (minutes on a GPU), in epochs of 500: that is 9 MB five
 times, and of ``task.corpus=sources`` 49 of 64 MB once.
 
@@ -43,22 +44,24 @@ class _Size(NamedTuple):
     values: int | None
     """Of the product-key memory with as many parameters."""
     warmup: int = 0
+    unit: int = 128
+    """G, the hidden units of an expert."""
     task: dict[str, Any] = {}  # noqa: RUF012 (a tuple's default)
 
 
 _SUBWORDS = {"corpus": "wikitext103", "tokeniser": "sentencepiece", "pieces": 8000}
 _SIZES = {
-    "enwik8": _Size(512, 12, 8, 64, 512, 32, 0.1, 2053, 16, 1e-4, 0.05, 62**2, 0, {"corpus": "enwik8"}),
-    "wikitext103-small": _Size(412, 16, 10, 41, 256, 64, 0.1, 2053, 16, 1e-3, 0.0, 62**2, 0, _SUBWORDS),
-    "wikitext103-wide": _Size(412, 16, 10, 41, 256, 64, 0.1, 16480, 128, 1e-3, 0.05, None, 0, _SUBWORDS),
-    "wikitext103-big": _Size(1024, 18, 16, 64, 512, 64, 0.2, 4110, 32, 1e-3, 0.2, 89**2, 4, _SUBWORDS),
+    "enwik8": _Size(512, 12, 8, 64, 512, 32, 0.1, 2053, 16, 1e-4, 0.05, 62**2, task={"corpus": "enwik8"}),
+    "wikitext103-small": _Size(412, 16, 10, 41, 256, 64, 0.1, 2053, 16, 1e-3, 0.0, 62**2, task=_SUBWORDS),
+    "wikitext103-wide": _Size(412, 16, 10, 41, 256, 64, 0.1, 16480, 128, 1e-3, 0.05, None, task=_SUBWORDS),
+    "wikitext103-big": _Size(1024, 18, 16, 64, 512, 64, 0.2, 4110, 32, 1e-3, 0.2, 89**2, 4, task=_SUBWORDS),
 }
 _SIZES["text"] = _SIZES["enwik8"]._replace(task={}, dense=2056)  # 2053 columns keep a GPU's fast products away
 
 
 def _mixture(size: _Size, experts: int, k: int, **options: Any) -> dict[str, Any]:
-    """Experts of 128 units, or other ``units``."""
-    units = options.pop("units", 128)
+    """Experts of G units, or other ``units``."""
+    units = options.pop("units", size.unit)
     chosen = {"experts": experts, "k": k, "balance_weight": size.gamma, **options}
     return {"hidden": experts * units, "feedforward": "experts", "feedforward_options": chosen}
 
@@ -69,13 +72,13 @@ def _top_k(size: _Size, k: int) -> dict[str, Any]:
 
 def rows(size: _Size) -> dict[str, dict[str, Any]]:
     """Model options of each feed-forward kind; all have the same number of parameters, to 1%."""
-    n, drop = size.experts, size.dropout
+    n, g, drop = size.experts, size.unit, size.dropout
     switch = {"selection": "switch", "balance": "switch", "initialisation": "switch", "balance_weight": 0.01}
     pkm = {"hidden": size.values, "feedforward": "product_keys"}
     found: dict[str, dict[str, Any]] = {
         "dense": {"hidden": size.dense},
-        "top_k": _top_k(size, 128),
-        "switch": _mixture(size, n // 4, 1, units=512, dropout=drop, **switch),
+        "top_k": _top_k(size, g),
+        "switch": _mixture(size, n // 4, 1, units=4 * g, dropout=drop, **switch),
         "s_base": _mixture(size, n, 4, selection="sinkhorn"),
         "sigma_moe": _mixture(size, n, 4, expert_dropout=size.delta),
     }
@@ -87,7 +90,7 @@ def rows(size: _Size) -> dict[str, dict[str, Any]]:
 
 def ablations(size: _Size) -> dict[str, dict[str, Any]]:
     """The other rows of Tables 7.1, 7.4 and F.4, and some of ours; k is the number of active experts, g their size."""
-    n, delta = size.experts, {"expert_dropout": size.delta}
+    n, g, delta = size.experts, size.unit, {"expert_dropout": size.delta}
     switch = {"selection": "switch", "balance": "switch", "initialisation": "switch", "balance_weight": 0.01}
     return {
         "dense-no_dropout": {"hidden": size.dense, "feedforward_options": {"dropout": 0.0}},
@@ -99,21 +102,21 @@ def ablations(size: _Size) -> dict[str, dict[str, Any]]:
         "sigma_moe-standard_init-no_dropout": _mixture(size, n, 4, initialisation="standard"),
         "sigma_moe-balanced": _mixture(size, n, 4, balance_weight=0.01),
         "sigma_moe-no_regularisation": _mixture(size, n, 4, balance=None),
-        "sigma_moe-k8-g64": _mixture(size, 2 * n, 8, units=64, **delta),
-        "sigma_moe-k2-g256": _mixture(size, n // 2, 2, units=256, **delta),
-        "sigma_moe-k1-g512": _mixture(size, n // 4, 1, units=512, **delta),
-        "sigma_moe-k4-g64": _mixture(size, 2 * n, 4, units=64, **delta),
+        f"sigma_moe-k8-g{g // 2}": _mixture(size, 2 * n, 8, units=g // 2, **delta),
+        f"sigma_moe-k2-g{2 * g}": _mixture(size, n // 2, 2, units=2 * g, **delta),
+        f"sigma_moe-k1-g{4 * g}": _mixture(size, n // 4, 1, units=4 * g, **delta),
+        f"sigma_moe-k4-g{g // 2}": _mixture(size, 2 * n, 4, units=g // 2, **delta),
         "sigma_moe-k1": _mixture(size, n, 1, **delta),
         "sigma_moe-k2": _mixture(size, n, 2, **delta),
         "sigma_moe-k8": _mixture(size, n, 8, **delta),
-        "top_k-64": _top_k(size, 64),
-        "top_k-256": _top_k(size, 256),
-        "top_k-512": _top_k(size, 512),
-        "switch-no_dropout": _mixture(size, n // 4, 1, units=512, **switch),
-        "switch-k4-g128": _mixture(size, n, 4, dropout=size.dropout, **switch),
-        "switch-k1-g128": _mixture(size, n, 1, dropout=size.dropout, **switch),
-        "switch-k1-g128-no_dropout": _mixture(size, n, 1, **switch),
-        "s_base-k1-g512": _mixture(size, n // 4, 1, units=512, selection="sinkhorn"),
+        f"top_k-{g // 2}": _top_k(size, g // 2),
+        f"top_k-{2 * g}": _top_k(size, 2 * g),
+        f"top_k-{4 * g}": _top_k(size, 4 * g),
+        "switch-no_dropout": _mixture(size, n // 4, 1, units=4 * g, **switch),
+        f"switch-k4-g{g}": _mixture(size, n, 4, dropout=size.dropout, **switch),
+        f"switch-k1-g{g}": _mixture(size, n, 1, dropout=size.dropout, **switch),
+        f"switch-k1-g{g}-no_dropout": _mixture(size, n, 1, **switch),
+        f"s_base-k1-g{4 * g}": _mixture(size, n // 4, 1, units=4 * g, selection="sinkhorn"),
         "s_base-standard_init": _mixture(size, n, 4, selection="sinkhorn", initialisation="standard"),
         "s_base-published": _mixture(size, n, 4, selection="sinkhorn", selection_options={"published": True}),
     }
@@ -197,8 +200,8 @@ def _published() -> None:
 
 def _small() -> None:
     """What a laptop can train in minutes."""
-    size = _Size(128, 4, 4, 32, 128, 16, 0.0, 514, 8, 1e-3, 0.0, None)
-    for row, hidden in (("dense", {"hidden": 514}), ("sigma_moe", _mixture(size, 8, 2, units=64))):
+    size = _Size(128, 4, 4, 32, 128, 16, 0.0, 514, 8, 1e-3, 0.0, None, unit=64)
+    for row, hidden in (("dense", {"hidden": 514}), ("sigma_moe", _mixture(size, 8, 2))):
         recipe = _recipe(f"text-small-{row}", size, hidden, "a small one for a CPU")
         add(replace(recipe, epochs=5, learning_rate=1e-3, valid_samples=100))
     shared = {
@@ -209,11 +212,24 @@ def _small() -> None:
         "group": 2,  # of 4 layers 2 are distinct
         "planned_steps": 2,
         "attention_options": {"experts": 4, "k": 2},
-        **_mixture(size, 21, 6, units=64, balance_weight=0.01),
+        **_mixture(size, 21, 6, balance_weight=0.01),
     }
     moeut = replace(recipes["text-small-dense"], name="text-small-moeut", model="moeut", model_options=shared)
     add(replace(moeut, steps=2, patient_steps=2, note="MoEUT, as large as the other small ones, for a CPU"))
 
 
+def _mini() -> None:
+    """The rows of the large ones with a quarter of their width and of their experts' units: minutes on a CPU, which
+    reads 2 MB once. Nothing is read twice, so there is no dropout, and rows that differ in it alone are left out."""
+    size = _Size(128, 4, 4, 32, 128, 16, 0.0, 514, 16, 1e-4, 0.0, 30**2, unit=32)
+    for row, options in {**rows(size), **ablations(size)}.items():
+        if "dropout" in row:
+            continue
+        recipe = _recipe(f"text-mini-{row}", size, options, "a quarter of text's width, 1,000 updates, for a CPU")
+        settings: dict[str, Any] = {"learning_rate": 3e-3, "warmup_updates": 100, "valid_samples": 100}
+        add(replace(recipe, epochs=1, **settings))
+
+
 _published()
 _small()
+_mini()

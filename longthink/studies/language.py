@@ -8,47 +8,60 @@ from typing import Any, ClassVar
 
 from longthink.loading import Loaded
 from longthink.perplexity import measure
+from longthink.recipes import recipes
 from longthink.studies.base import Exam, Row, Study, add, spread
 from longthink.tasks.text import Text
 
-ROWS = {
-    "dense": "dense",
-    "dense-no_dropout": "dense, no dropout of units",
-    "top_k": "Top-K, 128",
-    "pkm_softmax": "product keys, softmax",
-    "pkm_relu": "product keys, ReLU",
-    "switch": "Switch",
-    "switch-no_dropout": "Switch, no dropout of units",
-    "s_base": "S-BASE",
-    "s_base-k1-g512": "S-BASE, K = 1, G = 512",
-    "s_base-published": "S-BASE with the signs of the public code",
-    "sigma_moe": "sigma-MoE",
-    "sigma_moe-no_dropout": "sigma-MoE, no dropout of experts",
-    "sigma_moe-standard_init-no_dropout": "sigma-MoE, standard initialisation, no dropout of experts",
-    "sigma_moe-standard_dropout": "sigma-MoE, dropout of units, not experts",
-}
+
+def kinds(g: int) -> dict[str, str]:
+    """Recipes and rows of a table of feed-forward kinds, with experts of g units."""
+    return {
+        "dense": "dense",
+        "dense-no_dropout": "dense, no dropout of units",
+        "top_k": f"Top-K, {g}",
+        "pkm_softmax": "product keys, softmax",
+        "pkm_relu": "product keys, ReLU",
+        "switch": "Switch",
+        "switch-no_dropout": "Switch, no dropout of units",
+        "s_base": "S-BASE",
+        f"s_base-k1-g{4 * g}": f"S-BASE, K = 1, G = {4 * g}",
+        "s_base-published": "S-BASE with the signs of the public code",
+        "sigma_moe": "sigma-MoE",
+        "sigma_moe-no_dropout": "sigma-MoE, no dropout of experts",
+        "sigma_moe-standard_init-no_dropout": "sigma-MoE, standard initialisation, no dropout of experts",
+        "sigma_moe-standard_dropout": "sigma-MoE, dropout of units, not experts",
+    }
 
 
-ABLATIONS = {
-    "sigma_moe": "sigma-MoE: K = 4, G = 128",
-    "sigma_moe-standard_dropout": "dropout of units, not experts",
-    "sigma_moe-softmax_after": "softmax after the choice",
-    "sigma_moe-softmax_before": "softmax before the choice",
-    "sigma_moe-standard_init": "standard initialisation",
-    "sigma_moe-no_dropout": "no dropout of experts",
-    "sigma_moe-standard_init-no_dropout": "standard initialisation, no dropout of experts",
-    "sigma_moe-balanced": "balanced with weight 0.01, no dropout of experts",
-    "sigma_moe-no_regularisation": "no regularisation, no dropout of experts",
-    "sigma_moe-k8-g64": "K = 8, G = 64",
-    "sigma_moe-k2-g256": "K = 2, G = 256",
-    "sigma_moe-k1-g512": "K = 1, G = 512",
-    "sigma_moe-k4-g64": "K = 4, G = 64",
-    "sigma_moe-k1": "K = 1, G = 128",
-    "sigma_moe-k2": "K = 2, G = 128",
-    "sigma_moe-k8": "K = 8, G = 128",
-    "s_base-standard_init": "S-BASE, standard initialisation",
-    "s_base-published": "S-BASE with the signs of the public code",
-}
+def ablations(g: int) -> dict[str, str]:
+    """What sigma-MoE is with one thing changed."""
+    return {
+        "sigma_moe": f"sigma-MoE: K = 4, G = {g}",
+        "sigma_moe-standard_dropout": "dropout of units, not experts",
+        "sigma_moe-softmax_after": "softmax after the choice",
+        "sigma_moe-softmax_before": "softmax before the choice",
+        "sigma_moe-standard_init": "standard initialisation",
+        "sigma_moe-no_dropout": "no dropout of experts",
+        "sigma_moe-standard_init-no_dropout": "standard initialisation, no dropout of experts",
+        "sigma_moe-balanced": "balanced with weight 0.01, no dropout of experts",
+        "sigma_moe-no_regularisation": "no regularisation, no dropout of experts",
+        f"sigma_moe-k8-g{g // 2}": f"K = 8, G = {g // 2}",
+        f"sigma_moe-k2-g{2 * g}": f"K = 2, G = {2 * g}",
+        f"sigma_moe-k1-g{4 * g}": f"K = 1, G = {4 * g}",
+        f"sigma_moe-k4-g{g // 2}": f"K = 4, G = {g // 2}",
+        "sigma_moe-k1": f"K = 1, G = {g}",
+        "sigma_moe-k2": f"K = 2, G = {g}",
+        "sigma_moe-k8": f"K = 8, G = {g}",
+        "s_base-standard_init": "S-BASE, standard initialisation",
+        "s_base-published": "S-BASE with the signs of the public code",
+    }
+
+
+def _kinds_and_ablations(g: int) -> dict[str, str]:
+    """Both in one table, where a label says by itself what is changed."""
+    of_kinds = kinds(g)
+    changed = {kind: label for kind, label in ablations(g).items() if kind not in of_kinds}
+    return of_kinds | {k: f"sigma-MoE, {label}" if k.startswith("sigma_moe") else label for k, label in changed.items()}
 
 
 @dataclass(frozen=True)
@@ -101,40 +114,53 @@ def _study(
     rows: dict[str, str],
     remark: str = "",
     settings: tuple[str, ...] = (),
-    blocks: int = 4_000,
+    texts: str = "text",
+    block: int = 512,
+    layers: int = 12,
+    bytes_of_test: int = 2_048_000,
 ) -> Study:
+    blocks = bytes_of_test // block
     return Study(
         name=name,
         title=title,
         source=f"{tables}, for other texts and far more updates: nothing in them compares with this",
-        rows=tuple(Row(label, f"text-{kind}") for kind, label in rows.items()),
+        rows=tuple(Row(label, f"{texts}-{kind}") for kind, label in rows.items()),
         exams=(
-            Bits("test", 512, blocks, 12),
-            Bits("test, no distance larger than in training", 512, blocks, 12, farthest=1023),
-            Bits("test, with the memory of training", 512, blocks, 12, memory=512),
-            Bits("valid", 512, 2_000, 12, split="valid"),
+            Bits("test", block, blocks, layers),
+            Bits("test, no distance larger than in training", block, blocks, layers, farthest=2 * block - 1),
+            Bits("test, with the memory of training", block, blocks, layers, memory=block),
+            Bits("valid", block, min(blocks, 2_000), layers, split="valid"),
         ),
         measure="Bits per byte of a text that no network was trained on, with four times the memory of training as "
         "published; such distances were never trained on, and how well a network bears them is a matter of luck.",
-        remarks=f"{remark}Tokens a second and peak memory: benchmarks/results (`longthink bench language`).",
+        remarks=remark,
         learning_curves=True,
         same_data=True,
         settings=settings,
     )
 
 
-add(_study("language", "Language models of 41M parameters on the sources of Python", "Csordás, Tables 7.1-7.3", ROWS))
+_TIMES = "Tokens a second and peak memory: benchmarks/results (`longthink bench language`)."
+add(
+    _study(
+        "language",
+        "Language models of 41M parameters on the sources of Python",
+        "Csordás, Tables 7.1-7.3",
+        kinds(128),
+        _TIMES,
+    )
+)
 add(
     _study(
         "language_sources",
         "Language models of 41M parameters on the sources of Python, PyTorch, SymPy and NetworkX",
         "Csordás, Tables 7.1-7.3",
-        ROWS,
+        kinds(128),
         "Nothing is read twice: 3,000 updates read 49 of 64 MB, where those of language.md read 9 MB five times. And "
         "the rate is the best of three for dense layers (language-rates.json), after a short warm-up, where that of "
-        "language.md is the published one for 100,000 updates. ",
+        f"language.md is the published one for 100,000 updates. {_TIMES}",
         ("task.corpus=sources", "learning_rate=0.001", "warmup_updates=100"),
-        blocks=2_000,
+        bytes_of_test=1_024_000,
     )
 )
 add(
@@ -142,9 +168,23 @@ add(
         "language_ablations",
         "What makes sigma-MoE work, on the sources of Python",
         "Csordás, Tables 7.4 and F.4",
-        ABLATIONS,
-        _SHORT,
+        ablations(128),
+        _SHORT + _TIMES,
         ("epochs=2",),
+    )
+)
+add(
+    _study(
+        "language_mini",
+        "Language models of 0.9M parameters on the sources of Python, for a CPU",
+        "Csordás, Tables 7.1-7.4",
+        {kind: label for kind, label in _kinds_and_ablations(32).items() if f"text-mini-{kind}" in recipes},
+        "All kinds with a quarter of the width and of the experts' units, 1,000 updates of 2,048 bytes that are read "
+        "once, and no dropout: four to five minutes a run on one core.",
+        texts="text-mini",
+        block=128,
+        layers=4,
+        bytes_of_test=102_400,
     )
 )
 
@@ -180,8 +220,8 @@ PUBLISHED: dict[str, tuple[float | None, float | None, float | None, float | Non
     "sigma_moe-k8": (1.08, 11.58, 10.22, None),
 }
 _LABELS = {
-    **ROWS,
-    **ABLATIONS,
+    **kinds(128),
+    **ablations(128),
     "top_k-64": "Top-K, 64",
     "top_k-256": "Top-K, 256",
     "top_k-512": "Top-K, 512",
