@@ -22,7 +22,7 @@ from longthink.perplexity import measure
 from longthink.recipes import recipes
 from longthink.studies import base, report, router, run, studies
 from longthink.studies.base import Exam, Row, Study
-from longthink.studies.language import Bits
+from longthink.studies.language import Bits, ablations, kinds
 from longthink.studies.pictures import differences
 from longthink.tasks import Split, task
 from longthink.training.files import read_json
@@ -528,6 +528,13 @@ def test_texts_are_measured_as_their_exams_say(tmp_path: Path) -> None:
     assert measured(replace(exam, farthest=2)) == pytest.approx(whole("test", 8, farthest=2))
     values = {measured(one) for one in (exam, replace(exam, memory=3), replace(exam, farthest=2))}
     assert len(values) == 3
+
+
+def test_the_study_for_a_cpu_leaves_out_what_differs_in_dropout_alone() -> None:
+    wanted = {**kinds(32), **ablations(32)}
+    there = {row.recipe.removeprefix("text-mini-") for row in studies["language_mini"].rows}
+    assert there == {kind for kind in wanted if "dropout" not in kind}
+    assert len({row.label for row in studies["language_mini"].rows}) == len(there) == 22
 
 
 @pytest.mark.parametrize(

@@ -301,6 +301,19 @@ def test_recipes_have_the_published_parameters_and_match_each_other(corpus: str,
         assert abs(parameters / dense - 1) < 0.01, name
 
 
+def test_recipes_for_a_cpu_drop_nothing_and_match_each_other() -> None:
+    names = [name for name in recipes if name.startswith("text-mini-")]
+    large = [row for row in (*rows(_SIZES["text"]), *ablations(_SIZES["text"])) if "dropout" not in row]
+    assert len(names) == len(large)
+    dense = count(recipes["text-mini-dense"].model_options, "text-mini")
+    for name in names:
+        options = recipes[name].model_options
+        inner = options.get("feedforward_options", {})
+        assert options["dropout"] == inner.get("dropout", 0) == inner.get("expert_dropout", 0) == 0, name
+        assert abs(count(options, name) / dense - 1) < 0.015, name  # 32 selectors are 1% of so small a network
+        assert recipes[name].updates == 1000
+
+
 def test_recipes_follow_the_tables() -> None:
     sigma = recipes["enwik8-sigma_moe"]
     assert (sigma.batch, sigma.difficulty, sigma.steps, sigma.updates) == (32, (512,), 12, 100_000)
