@@ -102,13 +102,14 @@ def test_autocast_computes_in_half_precision() -> None:
 
 INTERPRETED = """
 import longthink.ops.cvmm.fast as fast
+import longthink.ops.cvmm.sorting as sorting
 from longthink.ops.cvmm.plain import plain_cvmm, plain_feedforward
 from tests.ops.test_cvmm import cases, problem
 
 options = fast._options
 fast._options = lambda kind: {**options(kind), "STEP": 16}
 fast._tile = lambda outputs: 16
-fast._rows = lambda routes, experts: 16
+sorting._rows = lambda routes, experts: 16
 for tokens, k, experts, width, size, unused in [(1, 1, 1, 16, 16, 0), (7, 2, 5, 16, 32, 2), (30, 2, 3, 20, 17, 0)]:
     tensors = problem(tokens, k, experts, width, size, tokens, unused, uneven=experts > 1)
     tensors = {name: t.float() if t.is_floating_point() else t for name, t in tensors.items()}
@@ -126,15 +127,16 @@ def test_kernels_equal_plain_in_the_interpreter() -> None:
 
 SORTED = """
 import longthink.ops.cvmm.fast as fast
+import longthink.ops.cvmm.sorting as sorting
 from longthink.ops.cvmm.plain import plain_feedforward
 from tests.ops.test_cvmm import FEEDFORWARD, problem
 
-fast._rows = lambda routes, experts: 16
+sorting._rows = lambda routes, experts: 16
 for blocks in (2, 4):
-    fast._BLOCKS = blocks
+    sorting._BLOCKS = blocks
     for routes, number in [(1, 1), (700, 3), (3000, 130), (2600, 1), (513, 40)]:  # many chunks a block, many tiles
         experts = torch.randint(number, (routes, 1), generator=torch.Generator().manual_seed(routes))
-        found = fast.sort_routes(experts, number)
+        found = sorting.sort_routes(experts, number)
         assert torch.equal(found.order.long(), experts[:, 0].argsort(stable=True))
         counts = torch.bincount(experts[:, 0], minlength=number)
         assert found.starts.tolist() == [0, *counts.cumsum(0).tolist()]

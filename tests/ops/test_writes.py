@@ -17,6 +17,7 @@ wrap = pytest.importorskip("torch._higher_order_ops.triton_kernel_wrap")
 
 from longthink.ops.biased import fast as biased
 from longthink.ops.cvmm import fast as cvmm
+from longthink.ops.cvmm import sorting
 from longthink.ops.geometric import fast as geometric
 from longthink.ops.geometric import fused
 from longthink.ops.largest import fast as largest
@@ -42,13 +43,13 @@ KERNELS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
     "largest": (largest._largest, {**CHOICE, "SIGMOID": False, "GROUPS": 0}, {"places"}),
     "largest sigmoids": (largest._largest, {**CHOICE, "SIGMOID": True, "GROUPS": 1}, {"places", "values"}),
     "gradient of sigmoids": (largest._sigmoid_gradient, CHOICE, {"d_numbers"}),
-    "count": (cvmm._count, {"routes": 1000, "span": 256, "LANES": 16, "CHUNK": 64}, {"counts"}),
+    "count": (sorting._count, {"routes": 1000, "span": 256, "LANES": 16, "CHUNK": 64}, {"counts"}),
     "plan": (
-        cvmm._plan,
+        sorting._plan,
         {"tiles": 99, "EXPERTS": 16, "LANES": 16, "BLOCKS": 256, "AT_ONCE": 64, "ROWS": 64, "CHUNK": 128},
         {"places", "starts", "tile_expert", "tile_row"},
     ),
-    "place": (cvmm._place, {"routes": 1000, "span": 256, "LANES": 16, "CHUNK": 64}, {"order"}),
+    "place": (sorting._place, {"routes": 1000, "span": 256, "LANES": 16, "CHUNK": 64}, {"order"}),
     "sum of routes": (
         cvmm._sum_routes,
         {"numbers": 9, "first": 128, "width": 512, "K": 4, "COLUMNS": 256, "BLOCK": 1024},

@@ -31,7 +31,7 @@ def cvmm(x: Tensor, experts: Tensor, weights: Tensor, routes: Any = None) -> Ten
 def sorted_routes(x: Tensor, experts: Tensor, number: int) -> Any:
     """The choices in order of their experts, for products of ``x`` with the matrices of this ``number`` of experts."""
     if _fast(x, _kind(x)):
-        from longthink.ops.cvmm.fast import sort_routes
+        from longthink.ops.cvmm.sorting import sort_routes
 
         return sort_routes(experts, number)
     return plain.sort_routes(experts, number)
