@@ -59,7 +59,7 @@ def usable_device(name: str) -> torch.device:
     return device
 
 
-def check_memory(loaded: Loaded, outputs: int, samples: int = 1, kept: int = 0) -> None:
+def check_memory(loaded: Loaded, outputs: int, samples: int = 1, kept: int = 0, less: str = "") -> None:
     """Refuse what cannot fit, before the machine starts to swap: so many problems at once, and ``kept`` bytes."""
     shape, side = loaded.task.shape, 8
     device = next(loaded.model.parameters()).device
@@ -75,8 +75,9 @@ def check_memory(loaded: Loaded, outputs: int, samples: int = 1, kept: int = 0) 
     have = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else memory - kept
     if need > have or kept > memory:
         total, most = (need + kept) / 2**30, max(have, memory) / 2**30
-        less = "a smaller size" if samples == 1 else "a smaller size, fewer samples or steps, or a smaller chunk"
-        raise UserError(f"This takes some {total:.3g} GiB of memory and there are {most:.3g}; choose {less}.")
+        more = ", fewer samples or steps, or a smaller chunk" if samples > 1 else ""
+        less = less or f"choose a smaller size{more}"
+        raise UserError(f"This takes some {total:.3g} GiB of memory and there are {most:.3g}; {less}.")
 
 
 def _memory() -> float:

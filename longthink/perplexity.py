@@ -104,8 +104,10 @@ def measure_weights(loaded: Loaded, split: Split = "test", streams: int = 1, **o
 @contextmanager
 def remembering(model: Language, positions: int | None, farthest: int | None = None) -> Iterator[None]:
     """The model in evaluation, with a memory of this many positions and no larger distances; afterwards as it was."""
-    if farthest is not None and (farthest < 0 or model.peri):
-        raise UserError(f"Distances are at most 0 or more, not {farthest}, and relative ones: MoEUT's are not.")
+    if farthest is not None and model.peri:
+        raise UserError("MoEUT's rotary positions know no largest distance; leave it out.")
+    if farthest is not None and farthest < 0:
+        raise UserError(f"The largest distance must be 0 or more, not {farthest}.")
     if positions is not None and positions < 0:
         raise UserError(f"A memory holds 0 positions or more, not {positions}.")
     relative = {part: part.farthest for part in model.modules() if isinstance(part, CausalRelativeAttention)}

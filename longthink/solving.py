@@ -157,7 +157,7 @@ def pose(
         problem = task("mazes", style=style)
     if text is not None:
         batch = problem.parse(text)
-        check_memory(loaded, places_of(batch))
+        check_memory(loaded, places_of(batch), less="type a shorter problem")
         return batch
     habits = HABITS.get(problem.name)
     if size is None:

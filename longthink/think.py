@@ -238,12 +238,25 @@ def _taking(taken: dict[str, Tensor | None]) -> Iterator[None]:
         _notes.reset(token)
 
 
+_layer: ContextVar[str] = ContextVar("layer", default="")
+
+
+@contextmanager
+def in_layer(number: int) -> Iterator[None]:
+    """What is noted inside is "layer1.attention" and not "attention", for models whose steps have several layers."""
+    token = _layer.set(f"layer{number}.")
+    try:
+        yield
+    finally:
+        _layer.reset(token)
+
+
 def wanted(name: str) -> bool:
     """True while somebody watches ``name``: lets a layer skip work that nobody asked for."""
     if torch.compiler.is_compiling():
         return False
     notes = _notes.get()
-    return notes is not None and name in notes
+    return notes is not None and _layer.get() + name in notes
 
 
 def note(name: str, value: Tensor) -> None:
@@ -251,7 +264,7 @@ def note(name: str, value: Tensor) -> None:
     if wanted(name):
         notes = _notes.get()
         assert notes is not None
-        notes[name] = value
+        notes[_layer.get() + name] = value
 
 
 def confidence(logits: Tensor, mask: Tensor | None = None) -> Tensor:

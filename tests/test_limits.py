@@ -66,12 +66,15 @@ def test_problems_that_do_not_fit_are_never_made(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(limits, "_memory", lambda: 2.0**20)
-    for typed in (["mazes", "--size", "201"], ["prefix_sums", "01" * 5_000], ["listops", f"[SM {'1 ' * 999}]"]):
-        assert main(["solve", *typed]) == 2
+    for asked, advice in (
+        (["solve", "mazes", "--size", "201"], "choose a smaller size"),
+        (["solve", "prefix_sums", "01" * 5_000], "type a shorter problem"),
+        (["solve", "listops", f"[SM {'1 ' * 999}]"], "type a shorter problem"),
+        (["inspect", "attention", "listops", "--problem", f"[SM {'1 ' * 999}]"], "type a shorter problem"),
+    ):
+        assert main(asked) == 2
         shown = capsys.readouterr().err
-        assert re.fullmatch(
-            r"This takes some \S+ GiB of memory and there are 0.000977; choose a smaller size.\n", shown
-        )
+        assert re.fullmatch(rf"This takes some \S+ GiB of memory and there are 0.000977; {advice}.\n", shown)
     for command in (
         ["eval", "mazes", "--difficulty", "9", "--samples", "1000"],
         ["eval", "ctl", "--difficulty", "3,900"],

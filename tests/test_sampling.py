@@ -193,8 +193,10 @@ def test_distances_beyond_the_farthest_are_measured_as_it() -> None:
     assert plain == pytest.approx(same)
     assert abs(plain - other) > 1e-6
     assert measure(model, stream, 2).bits == pytest.approx(plain)  # nothing is left behind
-    with pytest.raises(UserError, match="Distances are at most"):
+    with pytest.raises(UserError, match="rotary positions know no largest distance; leave it out"):
         measure(make(**MODELS[1]), stream, 2, farthest=5)
+    with pytest.raises(UserError, match="must be 0 or more, not -1"):
+        measure(model, stream, 2, farthest=-1)
 
 
 def test_streams_share_a_text_without_a_token_twice() -> None:

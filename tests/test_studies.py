@@ -364,6 +364,26 @@ def test_every_study_has_recipes_and_exams_that_fit(name: str) -> None:
                 assert task(recipe.task, **recipe.task_options).check(batch).all()
 
 
+def in_the_name(exam: Exam) -> set[int] | None:
+    """The difficulties that an exam's name promises; None where it names another thing, such as "valid"."""
+    found = re.match(r"(?:depths?|task) (\d+)(?:-(\d+))?|(\d+)(?:-(\d+))? [a-z]|(\d+)x\5$", exam.name)
+    if found is None:
+        return None
+    first, *last = [int(number) for number in found.groups() if number]
+    return set(range(first, (last or [first])[0] + 1))
+
+
+@pytest.mark.parametrize("name", [name for name in studies if not name.startswith(("ctlpp", "chess"))])
+def test_exams_ask_what_their_names_say(name: str) -> None:
+    exams = [exam for exam in studies[name].exams if not isinstance(exam, Bits)]
+    for exam in exams:
+        asked = {exam.difficulty} if isinstance(exam.difficulty, int) else set(exam.difficulty)
+        assert asked == in_the_name(exam), exam.name
+    easy = {"ctl": "2-5 functions", "arithmetic": "depths 1-5", "listops": "depths 1-5"}
+    for exam in exams:  # those that training may have seen are of the validation split
+        assert exam.split == ("valid" if exam.name == easy.get(name.split("_")[0]) else "test"), exam.name
+
+
 PRINTED = {
     "LSTM": "lstm",
     "Bidirectional LSTM": "bilstm",

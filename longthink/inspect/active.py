@@ -1,6 +1,6 @@
 """How many hidden units of a feed-forward layer are active for a token? (Figures 7.1, F.1, F.2)
 
-Any model that notes "active" [batch, n] can be seen; a step of several layers shows the last of them.
+Any model that notes "active" [batch, n] can be seen; where a step is a group of layers, each of them.
 """
 
 from __future__ import annotations
@@ -12,20 +12,31 @@ import torch
 from torch import Tensor
 
 from longthink.errors import UserError
-from longthink.inspect.pieces import Seen, at_test_time, check_steps, device_of, looked_at, noted_columns, rounded
+from longthink.inspect.pieces import (
+    Seen,
+    at_test_time,
+    check_steps,
+    device_of,
+    entries,
+    looked_at,
+    noted_columns,
+    rounded,
+)
 from longthink.think import Thinker, unfold
 
 
 @dataclass(frozen=True, eq=False)
 class ActiveUnits:
-    """Step t is entry t - 1."""
+    """Step t is entry t - 1; or the t-th layer that was applied, where a step is a group of layers."""
 
     mean: Tensor  # [steps], over all tokens
     deviation: Tensor  # [steps]
     tokens: int
+    entries: str = "step"  # or "layer"
 
     def to_json(self) -> dict[str, Any]:
-        return {"tokens": self.tokens, "mean": rounded(self.mean), "deviation": rounded(self.deviation)}
+        mean, deviation = rounded(self.mean), rounded(self.deviation)
+        return {"tokens": self.tokens, "entries": self.entries, "mean": mean, "deviation": deviation}
 
 
 def active_units(model: Thinker, inputs: Seen, steps: int, chunk: int = 20) -> ActiveUnits:
@@ -37,7 +48,7 @@ def active_units(model: Thinker, inputs: Seen, steps: int, chunk: int = 20) -> A
             raise UserError("This model has no feed-forward layers that count active units; look at a Transformer.")
         noted = noted_columns(model, inputs, steps, ("active",), chunk)
         count = torch.cat([part.double().cpu() for (part,) in noted], 1)
-    return ActiveUnits(count.mean(1), count.std(1, correction=0), count.shape[1])
+    return ActiveUnits(count.mean(1), count.std(1, correction=0), count.shape[1], entries(model))
 
 
 def draw(found: ActiveUnits, title: str = "") -> Any:
@@ -50,7 +61,7 @@ def draw(found: ActiveUnits, title: str = "") -> Any:
     axes = new.add_subplot()
     steps = range(1, len(found.mean) + 1)
     axes.bar(steps, found.mean.tolist(), yerr=found.deviation.tolist(), color="#4c78a8", ecolor="#888888", capsize=2)
-    axes.set(xlabel="step", ylabel="active hidden units of a token")
+    axes.set(xlabel=found.entries, ylabel="active hidden units of a token")
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if title:

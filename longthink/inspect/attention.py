@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from longthink.errors import UserError
-from longthink.inspect.pieces import at_test_time, check_steps, device_of, rounded
-from longthink.think import Thinker, think, unfold
+from longthink.inspect.pieces import OnStep, at_test_time, check_steps, device_of, nobody, rounded
+from longthink.think import Thinker, unfold
 
 WATCHED = ("attention", "gate")
 _MOST_PANELS = 24
@@ -30,8 +30,9 @@ class AttentionMaps:
     """What stands in each column."""
     attention: Tensor | None  # [steps, heads, targets, sources]
     gate: Tensor | None  # [steps, columns]: the mean over channels
-    answer: int
-    """The column from which the answer is read."""
+    answer_column: int
+    """From which the answer is read."""
+    logits: Tensor  # [1, classes, ...], after the last step
 
     @property
     def steps(self) -> int:
@@ -56,33 +57,37 @@ class AttentionMaps:
             "steps": self.steps,
             "heads": 0 if self.attention is None else self.attention.shape[1],
             "head": head,
-            "answer": self.answer,
+            "answer_column": self.answer_column,
             "attention": None if self.attention is None else rounded(self.seen(head)),
             "gate": None if self.gate is None else rounded(self.gate),
         }
 
 
-def attention_maps(model: Thinker, inputs: Tensor, steps: int, words: Sequence[str] = ()) -> AttentionMaps:
+def attention_maps(
+    model: Thinker, inputs: Tensor, steps: int, words: Sequence[str] = (), on_step: OnStep = nobody
+) -> AttentionMaps:
     """Think about the first sample and keep its attention and gates. ``words`` are its tokens."""
     check_steps(model, steps)
     one = inputs[:1].to(device_of(model))
     with at_test_time(model):
-        first = next(unfold(model, one, 1, notes=WATCHED))
-        noted = tuple(name for name in WATCHED if first.notes[name] is not None)
-        if not noted:
-            raise UserError("This model notes neither attention nor gates; look at a Transformer or a router.")
-        trace = think(model, one, steps, watch=noted, read=False).trace
-    attention, gate = trace.get("attention"), trace.get("gate")
-    if gate is not None:
-        gate = gate[0].float().cpu()  # [steps, columns, ...]
+        kept: dict[str, list[Tensor]] = {name: [] for name in WATCHED}
+        for moment in unfold(model, one, steps, notes=WATCHED, keep_previous=False):
+            for name, value in moment.notes.items():
+                kept[name] += [] if value is None else [value[0].float().cpu()]
+            if not any(kept.values()):
+                raise UserError("This model notes neither attention nor gates; look at a Transformer or a router.")
+            on_step(1)
+        logits = moment.logits.cpu()
+    attention, gate = (torch.stack(kept[name]) if kept[name] else None for name in WATCHED)
+    if gate is not None:  # [steps, columns, ...]
         if gate.shape[2:] == one.shape[2:] and one.is_floating_point():  # strings and images: channels come first
             gate = gate.movedim(1, -1).flatten(1, -2)
         gate = gate.flatten(2).mean(2) if gate.dim() > 2 else gate
-    attention = None if attention is None else attention[0].float().cpu()
     columns = gate.shape[1] if gate is not None else attention.shape[-1] if attention is not None else 0
     labels = column_labels(words, columns)
     last = max((i for i, label in enumerate(labels) if label), default=0)
-    return AttentionMaps(labels, attention, gate, 0 if getattr(model, "read_from", "last") == "first" else last)
+    answer = 0 if getattr(model, "read_from", "last") == "first" else last
+    return AttentionMaps(labels, attention, gate, answer, logits)
 
 
 def column_labels(words: Sequence[str], columns: int) -> tuple[str, ...]:
@@ -174,8 +179,8 @@ def _strips(maps: AttentionMaps, head: int | None) -> list[tuple[str, Tensor]]:
     strips = []
     if maps.attention is not None:
         whose = "the largest of all heads" if head is None else f"head {head}"
-        name = f"what the answer's column {maps.labels[maps.answer]} looks at ({whose})"
-        strips.append((name, maps.seen(head)[:, maps.answer]))
+        name = f"what the answer's column {maps.labels[maps.answer_column]} looks at ({whose})"
+        strips.append((name, maps.seen(head)[:, maps.answer_column]))
     if maps.gate is not None:
         strips.append(("how far each column's gate is open", maps.gate))
     return strips

@@ -84,6 +84,13 @@ class Opened:
         """Those of the training; a model that was trained without any takes one."""
         return max(1, self.loaded.recipe.steps) if steps is None else steps
 
+    def steps_for(self, batch: lt.Batch, steps: int | None) -> int:
+        """The same; for a problem of tokens that is deeper than in training, as many as ``longthink solve`` takes."""
+        from longthink import solving
+
+        deeper = batch.difficulty > max(self.loaded.recipe.difficulty) and self.loaded.task.name not in solving.HABITS
+        return max(1, solving.default_steps(self.loaded, batch)) if deeper and steps is None else self.steps(steps)
+
     def sample(self, samples: int, difficulty: int | None, seed: int) -> lt.Batch:
         return self.loaded.task.sample(samples, self.size(difficulty), seed, "test")
 
@@ -104,9 +111,9 @@ class Opened:
         from longthink import solving
 
         solving.check_methods(self.loaded.task, "text", *(() if problem is None else ("parse",)))
-        return self.fitting(self.sample(1, difficulty, seed) if problem is None else self.loaded.task.parse(problem))
+        return solving.pose(self.loaded, problem, size=self.size(difficulty), seed=seed)
 
-    def fitting(self, batch: lt.Batch, chunk: int = 1) -> lt.Batch:
+    def fitting(self, batch: lt.Batch, chunk: int) -> lt.Batch:
         """The same problems; complains where so many at once cannot fit into memory."""
         from longthink import limits
 

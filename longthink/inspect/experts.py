@@ -1,11 +1,12 @@
 """Which experts of a mixture are used at each step, how evenly, and which are used together? (section 7.5.3 and F.1.4)
 
-Any model that notes "experts" and "gates" [batch, n, k] and "usage" [batch, experts] can be seen; a step of several
-layers shows the last of them.
+Any model that notes "experts" and "gates" [batch, n, k] and "usage" [batch, experts] can be seen; where a step is a
+group of layers, each of them.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,16 @@ import torch
 from torch import Tensor
 
 from longthink.errors import UserError
-from longthink.inspect.pieces import Seen, at_test_time, check_steps, device_of, looked_at, noted_columns, rounded
+from longthink.inspect.pieces import (
+    Seen,
+    at_test_time,
+    check_steps,
+    device_of,
+    entries,
+    looked_at,
+    noted_columns,
+    rounded,
+)
 from longthink.think import Thinker, unfold
 
 WATCHED = ("experts", "gates", "usage")
@@ -21,20 +31,24 @@ WATCHED = ("experts", "gates", "usage")
 
 @dataclass(frozen=True, eq=False)
 class ExpertUse:
-    """Step t is entry t - 1."""
+    """Step t is entry t - 1; or the t-th layer that was applied, where a step is a group of layers."""
 
     share: Tensor  # [steps, experts]: of the tokens that went to the expert; rows sum to k
     weight: Tensor  # [steps, experts]: of all that gates add up to (Figure 7.3); rows sum to 1
     together: Tensor  # [steps, experts, experts]: of the tokens of the first, how many went to the second too
     k: int
     tokens: int
+    entries: str = "step"  # or "layer"
 
     @property
     def evenness(self) -> Tensor:
         """Entropy of the shares over that of equal ones: 1 where all experts are used alike: [steps]."""
+        experts = self.share.shape[1]
+        if experts == 1:
+            return torch.ones_like(self.share[:, 0])
         p = self.share / self.k
-        entropy = -(p * p.clamp_min(1e-12).log()).sum(1)
-        return entropy / torch.tensor(max(2, self.share.shape[1])).log()
+        entropy = (p * p.clamp_min(1e-12).log()).sum(1).abs()
+        return entropy / math.log(experts)
 
     @property
     def unused(self) -> Tensor:
@@ -45,6 +59,7 @@ class ExpertUse:
         return {
             "k": self.k,
             "tokens": self.tokens,
+            "entries": self.entries,
             "share": rounded(self.share),
             "weight": rounded(self.weight),
             "evenness": rounded(self.evenness),
@@ -82,7 +97,7 @@ def expert_use(model: Thinker, inputs: Seen, steps: int, chunk: int = 20) -> Exp
     assert weights is not None
     share = counts.diagonal(dim1=1, dim2=2)
     weight = weights / weights.sum(1, keepdim=True).clamp_min(1e-12)
-    return ExpertUse(share / tokens, weight, counts / share.clamp_min(1)[..., None], k, tokens)
+    return ExpertUse(share / tokens, weight, counts / share.clamp_min(1)[..., None], k, tokens, entries(model))
 
 
 def draw(found: ExpertUse, title: str = "") -> Any:
@@ -103,13 +118,13 @@ def draw(found: ExpertUse, title: str = "") -> Any:
     extent = (-0.5, experts - 0.5, steps + 0.5, 0.5)
     name = f"share of the tokens (all alike: {even:.1%})"
     image = heat(axes, found.share, name, high=max(2 * even, float(found.share.max())), aspect="auto", extent=extent)
-    axes.set(xlabel="expert", ylabel="step")
+    axes.set(xlabel="expert", ylabel=found.entries)
     new.colorbar(image, ax=axes, pad=0.01).ax.tick_params(labelsize=7)
     shown = sorted({1, (steps + 1) // 2, steps})
     axes = new.add_subplot(grid[1, :])
     for step in range(1, steps + 1):
         sorted_weight = found.weight[step - 1].sort(descending=True).values.tolist()
-        style = {"label": f"step {step}"} if step in shown else {"color": "#cbd5e1", "zorder": 1}
+        style = {"label": f"{found.entries} {step}"} if step in shown else {"color": "#cbd5e1", "zorder": 1}
         axes.plot(range(1, experts + 1), sorted_weight, "o-", ms=3, lw=1, **style)
     axes.axhline(1 / experts, color="#888888", lw=0.8, ls=":")
     axes.set_title("part of all gates, the most popular expert first (dots: all alike)", size=9, loc="left")
@@ -138,7 +153,7 @@ def _draw_pairs(new: Any, panels: list[Any], found: ExpertUse, shown: list[int])
     for axes, step in zip(panels, shown, strict=True):
         order = found.share[step - 1].argsort(descending=True) if many else torch.arange(experts)
         pairs = found.together[step - 1][order][:, order].clone().fill_diagonal_(torch.nan)
-        image = heat(axes, pairs, f"used together, step {step}", high=max(1e-6, high))
+        image = heat(axes, pairs, f"used together, {found.entries} {step}", high=max(1e-6, high))
         axes.set_xlabel("... also go to" + (" (by rank)" if many else ""), size=8)
     panels[0].set_ylabel("of the tokens of expert ..." + (" (by rank)" if many else ""), size=8)
     new.colorbar(image, ax=panels, pad=0.01).ax.tick_params(labelsize=7)

@@ -48,7 +48,12 @@ def looked_at(inputs: Seen) -> Tensor:
 def noted_columns(
     model: Thinker, inputs: Seen, steps: int, names: tuple[str, ...], chunk: int
 ) -> Iterator[list[Tensor]]:
-    """What is noted under these names, [batch, n, ...] a step, of real columns alone: [steps, columns, ...] a chunk."""
+    """What is noted under these names, [batch, n, ...] a layer, of real columns alone: [layers, columns, ...] a chunk.
+
+    Most steps are one layer; all layers of groups come one after the other.
+    """
+    layers = layers_of_a_step(model)
+    in_layers = {name: [*(f"layer{i}.{name}" for i in range(1, layers)), name] for name in names}
     texts, last = None if isinstance(inputs, Tensor) else inputs, looked_at(inputs)
     for part in pieces(len(last), chunk):
         past: Any = None
@@ -57,10 +62,22 @@ def noted_columns(
             past = model.remember(think(model, None, steps, context=context, read=False).state, context)  # type: ignore[attr-defined]
         seen = last[part].to(device_of(model))
         context = model.look(seen if texts is None else (seen, past))
-        trace = think(model, None, steps, context=context, watch=names, read=False).trace
-        rows = [trace[name].transpose(0, 1).flatten(1, 2) for name in names]
+        watch = [name for own in in_layers.values() for name in own]
+        trace = think(model, None, steps, context=context, watch=watch, read=False).trace
+        each = [torch.stack([trace[name] for name in own], 2).flatten(1, 2) for own in in_layers.values()]
+        rows = [noted.transpose(0, 1).flatten(1, 2) for noted in each]
         padding = getattr(context, "padding", None)  # contexts say where it is
         yield rows if padding is None else [part[:, ~padding.flatten()] for part in rows]
+
+
+def layers_of_a_step(model: Thinker) -> int:
+    """One; but language models may apply a group of layers in a step."""
+    return getattr(model, "group", 1)
+
+
+def entries(model: Thinker) -> str:
+    """What ``noted_columns`` has an entry for."""
+    return "step" if layers_of_a_step(model) == 1 else "layer"
 
 
 def device_of(model: Thinker) -> torch.device:

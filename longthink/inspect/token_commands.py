@@ -43,16 +43,20 @@ def attention(
     loaded = opened.loaded
     from longthink.inspect import attention as asked
 
-    count, chosen = opened.steps(steps), () if at is None else whole_numbers("at", at)
-    if at is not None:
-        if opened.plot is None:
-            raise UserError("--at says at which steps heads are drawn; say where to with --plot.")
-        asked.check_drawn(chosen, count)
+    chosen = () if at is None else whole_numbers("at", at)
+    if at is not None and opened.plot is None:
+        raise UserError("--at says at which steps heads are drawn; say where to with --plot.")
     batch = opened.posed(problem, difficulty, seed)
-    decoded = getattr(loaded.task, "decoded", None)
+    count = opened.steps_for(batch, steps)
+    if at is not None:
+        asked.check_drawn(chosen, count)
+    task = loaded.task
+    decoded = getattr(task, "decoded", None)
     words = decoded(batch, 0) if decoded is not None else ()
-    maps = asked.attention_maps(loaded.model, batch.inputs, count, words)
-    document = {**maps.to_json(head), "problem": loaded.task.text(batch, 0)}
+    with counted(count, opened.as_json) as on_step:
+        maps = asked.attention_maps(loaded.model, batch.inputs, count, words, on_step)
+    answer, truth = task.show(task.predict(maps.logits, batch)[0], batch), task.show(batch.targets[0], batch)
+    document = {**maps.to_json(head), "problem": task.text(batch, 0), "answer": answer, "truth": truth}
     rows = [
         [
             str(t + 1),
@@ -61,7 +65,8 @@ def attention(
         ]
         for t in range(maps.steps)
     ]
-    table = ("step", "most looked at", "gates most open"), rows, f"{opened.name}: {document['problem']}"
+    came = f"; answer {answer}, truth {truth}" if batch.targets.dim() == 1 else ""  # not of texts
+    table = ("step", "most looked at", "gates most open"), rows, f"{opened.name}: {document['problem']}{came}"
     title = str(document["problem"])
     opened.give(
         document,
@@ -134,9 +139,9 @@ def experts(
         for i in range(len(found.share))
     ]
     table = (
-        ("step", "evenness", "unused", "busiest"),
+        (found.entries, "evenness", "unused", "busiest"),
         rows,
-        f"{opened.name}: {found.tokens:,} tokens, {found.k} experts each",
+        f"{opened.name}: {found.tokens:,} tokens, {found.k} expert{'' if found.k == 1 else 's'} each",
     )
     opened.give(found.to_json(), table, lambda: asked.draw(found, opened.name))
 
@@ -158,7 +163,7 @@ def active(
     rows = [
         [str(i + 1), f"{float(found.mean[i]):.1f}", f"{float(found.deviation[i]):.1f}"] for i in range(len(found.mean))
     ]
-    table = (("step", "active units", "deviation"), rows, f"{opened.name}: {found.tokens:,} tokens")
+    table = ((found.entries, "active units", "deviation"), rows, f"{opened.name}: {found.tokens:,} tokens")
     opened.give(found.to_json(), table, lambda: asked.draw(found, opened.name))
 
 

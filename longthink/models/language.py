@@ -15,6 +15,7 @@ sees its own inputs from before the block, the memory::
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -29,6 +30,7 @@ from longthink.layers.experts import Experts
 from longthink.layers.feedforward import feedforward as make_feedforward
 from longthink.layers.switch_head import SwitchHead
 from longthink.models.base import models
+from longthink.think import in_layer
 
 Memory: TypeAlias = tuple[Tensor, ...]
 """The inputs of every layer application, [batch, positions, width] each, without history. As in the public code it
@@ -69,7 +71,7 @@ class Language(nn.Module):
 
     ``memory`` positions before a block are seen in training, ``evaluation_memory`` in evaluation: where nothing is
     said, four times as many, as published, or with "peri" as many as in training. What layers note is that of a step's
-    last layer.
+    last layer; that of the others in a group is called "layer1.experts", "layer2.experts", ...
     """
 
     compiled_part = "apply_layer"  # all layers are compiled as one
@@ -157,20 +159,28 @@ class Language(nn.Module):
         h, steps, seen, balance, chances = state
         first = steps if self.max_steps is not None else steps * self.group
         if context.memory is not None and first + self.group > self.depth:
-            raise UserError(f"The memory holds {self.depth} layers; think fewer steps, or set planned_steps higher.")
+            raise UserError(
+                f"The memory holds {self.depth} layers, which {self._planned}; planned_steps sets how many."
+            )
         for i in range(self.group):
             place = first + i
             if context.memory is not None:
                 seen = (*seen[:place], h.detach(), *seen[place + 1 :])
             which = place if self.max_steps is not None else i
             remembered = context.memory[place] if context.memory else None
-            h, asked, more = self.apply_layer(self.layers[which], h, remembered)
+            with nullcontext() if i == self.group - 1 else in_layer(i + 1):
+                h, asked, more = self.apply_layer(self.layers[which], h, remembered)
             balance = None if balance is None else balance + asked
             if chances:
                 own = which * len(more)  # each layer has as many selectors
                 added = tuple(a + b for a, b in zip(chances[own : own + len(more)], more, strict=True))
                 chances = (*chances[:own], *added, *chances[own + len(more) :])
         return Columns(h, steps + 1, seen, balance, chances)
+
+    @property
+    def _planned(self) -> str:
+        steps = self.depth // self.group
+        return f"take {steps} steps, no more and no fewer" if steps > 1 else "take 1 step"
 
     def apply_layer(self, layer: nn.Module, h: Tensor, memory: Tensor | None) -> Updated:
         updated: Updated = layer(h, memory)
@@ -187,8 +197,7 @@ class Language(nn.Module):
         if context.memory is None:
             raise UserError("Nothing was gathered for the next block; look at (tokens, memory), at first memory=None.")
         if state.next * self.group < self.depth:
-            done = state.next * self.group
-            raise UserError(f"Only {done} of {self.depth} layers were applied; take {self.depth // self.group} steps.")
+            raise UserError(f"Only {state.next * self.group} of {self.depth} layers were applied; {self._planned}.")
         kept = self.memory if self.training else self.evaluation_memory
         past: tuple[Tensor | None, ...] = context.memory or (None,) * self.depth
         if context.x.shape[1] >= kept:  # a block that fills the memory leaves nothing of the old one

@@ -13,6 +13,7 @@ import hashlib
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -220,8 +221,11 @@ class Text:
         if found is None:
             raise UserError(f"{path} cannot be read back after it was written; check the disk.")
         if found[1].tokens < 2:
-            raise UserError(f"The corpus {self.corpus} has no {split} text; choose a larger one.")
+            raise self._too_short(split)
         return found
+
+    def _too_short(self, split: Split) -> UserError:
+        return UserError(f"The corpus {self.corpus} has no {split} text; choose a larger one.")
 
     def tokens_of(self) -> Tokeniser:
         """The tokeniser; SentencePiece is learned from the training split where that was not done yet."""
@@ -230,8 +234,11 @@ class Text:
         path = self._model_file()
         if self.tokeniser == "sentencepiece" and not path.exists():
             source = self._corpus()
-            pieces = (piece.text for piece in source.pieces("train"))
-            train_sentencepiece(pieces, self.pieces, path, source.verbatim)
+            pieces = (piece.text for piece in source.pieces("train") if piece.text.strip())
+            first = next(pieces, None)
+            if first is None:
+                raise self._too_short("train")
+            train_sentencepiece(chain([first], pieces), self.pieces, path, source.verbatim)
         if not path.is_file():
             raise UserError(f"There is no tokeniser {self.tokeniser!r}; choose bytes, sentencepiece or a model's file.")
         code = load_sentencepiece(str(path), path.stat().st_mtime_ns)

@@ -68,8 +68,7 @@ class SentencePiece:
         try:
             self._processor.LoadFromSerializedProto(model)
         except RuntimeError as error:
-            reason = f" ({_reason(error)})" if _reason(error) else ""
-            raise UserError(f"This is not a SentencePiece model{reason}; train it again.") from None
+            raise UserError(f"This is not a SentencePiece model{_reason(error)}; train it again.") from None
         self.vocabulary = int(self._processor.GetPieceSize())
         self.unknown = int(self._processor.unk_id())
         self._newline = int(self._processor.PieceToId("\n"))
@@ -105,7 +104,8 @@ class SentencePiece:
 
     def complaint(self, text: bytes) -> str | None:
         strange = sorted({c for c in text.decode(errors="replace") if self.unknown in self._processor.EncodeAsIds(c)})
-        return f"holds what the vocabulary does not know: {' '.join(strange[:10])}" if strange else None
+        shown = (c if c.isprintable() else f"U+{ord(c):04X}" for c in strange[:10])
+        return f"holds what the vocabulary does not know: {' '.join(shown)}" if strange else None
 
 
 def train_sentencepiece(text: Iterator[bytes], pieces: int, path: Path, verbatim: bool = True) -> None:
@@ -138,15 +138,14 @@ def train_sentencepiece(text: Iterator[bytes], pieces: int, path: Path, verbatim
             **(as_it_is if verbatim else {}),
         )
     except (RuntimeError, OSError) as error:
-        raise UserError(
-            f"No {pieces} pieces could be learned from this corpus ({_reason(error)}); set pieces."
-        ) from None
+        raise UserError(f"No {pieces} pieces could be learned from this corpus{_reason(error)}; set pieces.") from None
     replace_file(path, lambda part: part.write_bytes(model.getvalue()))
 
 
 def _reason(error: Exception) -> str:
-    """Without the places in SentencePiece's sources and its tests that come before it."""
-    return str(error).splitlines()[-1].rpartition("] ")[2].strip().rstrip(".")
+    """In brackets, without the places in SentencePiece's sources and its tests that come before it."""
+    said = str(error).splitlines()[-1].rpartition("] ")[2].strip().rstrip(".")
+    return f" ({said})" if said else ""
 
 
 @lru_cache(maxsize=8)

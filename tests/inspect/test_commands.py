@@ -96,9 +96,11 @@ def test_models_of_tokens(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     plot = ("--plot", str(tmp_path / "a.png"))
     found = json_of(capsys, "attention", router, "--problem", "c b a 3", *plot)
     assert set(found) >= ALWAYS | {"attention", "gate", "labels", "problem"}
-    assert (found["problem"], found["steps"]) == ("c b a 3", 3)
+    assert (found["problem"], found["labels"][1:-1]) == ("c b a 3", ["c", "b", "a", "3"])
     run("attention", router, "--head", "0")
-    assert "gates most open" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "gates most open" in shown.out
+    assert "steps of all samples  3/3" in shown.err
     found = json_of(capsys, "representations", router, "--symbol", "6", *plot)
     assert set(found) >= ALWAYS | {"similarities", "compatibility", "clusters"}
     assert found["clusters"]["rows"] == ["C1", "C2"]
@@ -113,6 +115,18 @@ def test_models_of_tokens(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     found = json_of(capsys, "memory", "repeat_copy-no_sharpness", "--beside", "repeat_copy", "--difficulty", "2", *plot)
     assert found["beside"]["weights"] == "repeat_copy"
     assert len(found["beside"]["forward_links"]) == len(found["forward_links"]) == found["time_steps"]
+
+
+def test_attention_is_shown_until_the_answer_is_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """As ``longthink solve`` does: more steps for deeper problems than those of training, and the answer beside it."""
+    router = folder(tmp_path, "router", width=16, hidden=16)
+    for problem, more, steps in (("b 3", (), 3), ("c b a 3", (), 5), ("c b a 3", ("--steps", "4"), 4)):
+        found = json_of(capsys, "attention", router, "--problem", problem, *more)
+        solved = commands.json_of(capsys, "solve", "ctlpp", problem, "--weights", router, "--steps", str(steps))
+        assert found["steps"] == len(found["gate"]) == steps
+        assert (found["answer"], found["truth"]) == (solved["answer"], solved["truth"])
+    run("attention", router, "--problem", "b 3")
+    assert "b 3; answer " in capsys.readouterr().out
 
 
 def test_gates(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -228,7 +242,7 @@ def test_experts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mixture = {"feedforward": "experts", "feedforward_options": {"experts": 4, "k": 2}}
     weights = folder(tmp_path, "transformer", width=16, hidden=32, heads=2, **mixture)
     found = json_of(capsys, "experts", weights, "--samples", "3", "--plot", str(tmp_path / "experts.png"))
-    assert found.keys() == ALWAYS | {"k", "tokens", "share", "weight", "evenness", "unused", "together"}
+    assert found.keys() == ALWAYS | {"k", "tokens", "entries", "share", "weight", "evenness", "unused", "together"}
     assert len(found["share"]) == 3
     assert matplotlib.image.imread(tmp_path / "experts.png").std() > 0.05
     run("experts", weights)
@@ -238,7 +252,7 @@ def test_experts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_active(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     weights = folder(tmp_path, "transformer", width=16, hidden=32, heads=2)
     found = json_of(capsys, "active", weights, "--samples", "3", "--plot", str(tmp_path / "active.png"))
-    assert found.keys() == ALWAYS | {"tokens", "mean", "deviation"}
+    assert found.keys() == ALWAYS | {"tokens", "entries", "mean", "deviation"}
     assert len(found["mean"]) == 3
     assert matplotlib.image.imread(tmp_path / "active.png").std() > 0.05
     run("active", weights)

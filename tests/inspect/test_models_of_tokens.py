@@ -37,8 +37,8 @@ def test_attention_and_gates_of_a_router() -> None:
     assert torch.equal(maps.seen(1), maps.attention[:, 1])
     assert model.training  # as it was
     document = maps.to_json(head=1)
-    assert set(document) == {"labels", "steps", "heads", "head", "answer", "attention", "gate"}
-    assert document["answer"] == 5
+    assert set(document) == {"labels", "steps", "heads", "head", "answer_column", "attention", "gate"}
+    assert document["answer_column"] == 5
     assert (document["steps"], document["heads"], document["head"]) == (5, 2, 1)
     assert is_drawn(attention.draw(maps, title="c b a 3"))
     with pytest.raises(UserError, match="heads 0 to 1, not 2"):
@@ -47,7 +47,7 @@ def test_attention_and_gates_of_a_router() -> None:
     with pytest.raises(UserError, match="steps 1 to 5, not at 1, 6"):
         attention.draw_heads(maps, (1, 6))
     first = build("router", **SIZES, width=16, hidden=16, heads=2, read_from="first")
-    assert attention.attention_maps(first, batch.inputs, 5, TASK.decoded(batch)).answer == 0
+    assert attention.attention_maps(first, batch.inputs, 5, TASK.decoded(batch)).answer_column == 0
 
 
 def test_gates_are_counted_and_shut() -> None:
@@ -297,6 +297,31 @@ def test_blocks_of_a_text_are_seen_with_what_came_before() -> None:
     assert not torch.equal(found.share, experts.expert_use(model, blocks[-1], 2).share)
     assert active.active_units(model, blocks, 2).tokens == 30
     assert is_drawn(experts.draw(found, "one expert a token: no pairs"))
+
+
+def test_layers_of_a_group_are_seen_one_by_one() -> None:
+    torch.manual_seed(0)
+    mixture = {"feedforward": "experts", "feedforward_options": {"experts": 4, "k": 2}}
+    model = build("language", **SIZES, width=16, hidden=32, heads=2, **mixture, group=2, planned_steps=2).eval()
+    inputs = TASK.sample(6, 3, 0).inputs
+    names = ("layer1.experts", "experts", "layer1.active", "active")
+    trace = lt.think(model, inputs, 2, watch=names).trace
+    found, units = experts.expert_use(model, inputs, 2, chunk=4), active.active_units(model, inputs, 2)
+    assert found.entries == units.entries == found.to_json()["entries"] == "layer"
+    assert found.share.shape == (4, 4)
+    for place, (step, prefix) in enumerate([(0, "layer1."), (0, ""), (1, "layer1."), (1, "")]):
+        chosen = trace[prefix + "experts"][:, step]
+        shares = torch.nn.functional.one_hot(chosen, 4).sum(2).double().mean((0, 1))
+        torch.testing.assert_close(found.share[place], shares)
+        assert units.mean[place] == pytest.approx(float(trace[prefix + "active"][:, step].double().mean()))
+    assert is_drawn(experts.draw(found))
+    assert is_drawn(active.draw(units))
+
+
+def test_one_expert_is_used_evenly() -> None:
+    mixture = {"feedforward": "experts", "feedforward_options": {"experts": 1, "k": 1}}
+    model = build("transformer", **SIZES, width=16, hidden=32, heads=2, **mixture)
+    assert experts.expert_use(model, TASK.sample(2, 3, 0).inputs, 2).to_json()["evenness"] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("feedforward", ["dense", "top_k"])

@@ -44,6 +44,18 @@ def test_padding_counts_for_nobody(kind: str, balance: str) -> None:
     assert not torch.allclose(unaware, asked)  # it would make a difference
 
 
+@pytest.mark.parametrize("balance", list(balances))
+def test_the_weight_of_a_balancing_loss(balance: str) -> None:
+    x = torch.randn(2, 8, 6)
+    asked = []
+    for weight in (1.0, 0.25, 0.0):
+        torch.manual_seed(0)
+        layer = mixture(6, 20, 5, 2, balance=balance, balance_weight=weight)
+        asked.append(layer.forward_with_balance(x)[1].item())
+    assert asked[0] != 0
+    assert asked[1:] == [pytest.approx(0.25 * asked[0]), 0.0]
+
+
 def choice(experts: Tensor, number: int, gates: Tensor | None = None, logits: Tensor | None = None) -> Chosen:
     logits = torch.zeros(*experts.shape[:2], number, dtype=torch.double) if logits is None else logits
     gates = torch.full(experts.shape, 0.5, dtype=torch.double) if gates is None else gates

@@ -18,6 +18,17 @@ def test_embeddings_begin_with_the_deviation_asked_for() -> None:
     assert build("transformer", vocabulary=198, classes=4, width=64).embedding.weight.std() > 0.9
 
 
+def test_embeddings_of_language_models() -> None:
+    """Xavier's uniform numbers, which the model multiplies by the root of the width; MoEUT: a normal distribution."""
+    torch.manual_seed(0)
+    ours = build("language", vocabulary=200, classes=200, width=64, hidden=64, heads=2).embedding.weight
+    assert ours.std().item() == pytest.approx(math.sqrt(2 / 264), rel=0.03)
+    assert math.sqrt(6 / 264) * 0.99 < ours.abs().max() <= math.sqrt(6 / 264)
+    moeut = build("moeut", vocabulary=200, classes=200, width=64, hidden=64, heads=2).embedding.weight
+    assert moeut.std().item() == pytest.approx(1 / 8, rel=0.03)
+    assert moeut.abs().max() > 0.375
+
+
 def first_weights(attention: str, gate: bool, width: int, hidden: int, heads: int) -> dict[str, tuple[str, float]]:
     """How each parameter of a layer begins: "uniform" with this deviation, or "all" of them this number."""
 

@@ -215,6 +215,21 @@ def test_expert_usage_can_be_watched() -> None:
     assert trace["usage"].shape == (2, 3, 4)
     torch.testing.assert_close(trace["usage"].sum(-1), torch.full((2, 3), 2.0, dtype=torch.double))
     assert trace["experts"].shape == (2, 3, 5, 2)
+    with pytest.raises(UserError, match=r"notes nothing named 'layer1\.usage'"):
+        think(model, torch.randint(7, (2, 5)), 3, watch=("layer1.usage",))
+
+
+@pytest.mark.parametrize("norm", ["pre", "peri"])
+def test_all_layers_of_a_group_can_be_watched(norm: str) -> None:
+    model = make(group=2, planned_steps=2, norm=norm, **EXPERTS).eval()
+    seen: list[Tensor] = []
+    for layer in model.layers:
+        layer.feedforward.selection.register_forward_hook(lambda _, __, chosen: seen.append(chosen.experts))
+    names = ("layer1.experts", "experts", "layer1.usage", "usage")
+    trace = think(model, torch.randint(7, (2, 5)), 2, watch=names).trace
+    noted = torch.stack([trace["layer1.experts"], trace["experts"]], 2).flatten(1, 2)  # layers as they are applied
+    assert torch.equal(noted, torch.stack(seen, 1))
+    assert not torch.equal(trace["usage"], trace["layer1.usage"])
 
 
 def test_first_weights_do_not_depend_on_anything_but_the_seed() -> None:
@@ -267,10 +282,12 @@ def test_bad_use_gets_a_sentence() -> None:
     model = make(planned_steps=2, memory=4)
     tokens = torch.randint(7, (2, 5))
     context = model.look((tokens, None))
-    with pytest.raises(UserError, match="set planned_steps higher"):
+    with pytest.raises(
+        UserError, match="holds 2 layers, which take 2 steps, no more and no fewer; planned_steps sets how many"
+    ):
         think(model, None, 3, context=context)
     assert think(model, tokens, 3).logits.shape == (2, 7, 5)  # without a memory one may think on
-    with pytest.raises(UserError, match="Only 1 of 2 layers"):
+    with pytest.raises(UserError, match="Only 1 of 2 layers were applied; take 2 steps, no more and no fewer"):
         model.remember(think(model, None, 1, context=context).state, context)
     plain = model.look(tokens)
     with pytest.raises(UserError, match="look at \\(tokens, memory\\)"):
@@ -324,6 +341,19 @@ def test_recipes_follow_the_tables() -> None:
     switch = recipes["wikitext103-big-switch"]
     assert switch.model_options["feedforward_options"]["experts"] * 512 == switch.model_options["hidden"] == 4096
     assert switch.warmup_updates == 4000
+    for kind in ("switch", "s_base"):  # neither has it (section 7.5.3)
+        assert "expert_dropout" not in recipes[f"enwik8-{kind}"].model_options["feedforward_options"]
+    differences = {
+        "softmax_after": {"selection": "softmax_after"},
+        "softmax_before": {"selection": "softmax"},
+        "standard_init": {"initialisation": "standard"},
+        "no_regularisation": {"balance": None, "expert_dropout": 0.0},  # "gamma = 0, delta = 0"
+        "no_dropout": {"expert_dropout": 0.0},
+        "standard_dropout": {"expert_dropout": 0.0, "dropout": 0.1},
+    }
+    for name, changed in differences.items():
+        options = {"expert_dropout": 0.0, **recipes[f"enwik8-sigma_moe-{name}"].model_options["feedforward_options"]}
+        assert options == {**experts, **changed}, name
     assert recipes["enwik8-pkm_relu"].model_options["hidden"] == 62**2
     hashes = [recipes[name].hash() for name in recipes if recipes[name].task == "text"]
     assert len(set(hashes)) == len(hashes)

@@ -37,6 +37,20 @@ def test_lstm_drops_its_embeddings_and_its_output() -> None:
     check_half_is_dropped(model.read(state, context), state.hidden[:, 0])
 
 
+@torch.no_grad()
+def test_lstm_drops_what_goes_from_layer_to_layer() -> None:
+    torch.manual_seed(0)
+    tokens = torch.randint(1, 9, (4, 6))
+    for layers in (1, 2):
+        model = build("lstm", vocabulary=9, classes=4, width=16, layers=layers, dropout=0.5).eval()
+        context = model.look(tokens)
+        quiet = model.start(context).hidden
+        model.train()  # the same embeddings, which are not dropped again
+        noisy = model.start(context).hidden
+        assert torch.equal(quiet[:, 0], noisy[:, 0])
+        assert torch.equal(quiet[:, -1], noisy[:, -1]) == (layers == 1)
+
+
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
 def test_lstm_needs_something_to_read(shape: tuple[int, int]) -> None:
     with pytest.raises(UserError, match=r"1 token or more, not \[\d, \d\]\."):

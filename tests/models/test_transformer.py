@@ -236,6 +236,17 @@ def test_dropout_falls_on_queries(kind: str) -> None:
     assert alike.double().mean((1, 2, 3)).tolist() == pytest.approx([1 / len(possible)] * len(possible), abs=0.1)
 
 
+@pytest.mark.parametrize("gate", [False, True])
+@pytest.mark.parametrize("kind", list(attentions))
+def test_models_hand_dropout_on_to_their_attention(kind: str, gate: bool) -> None:
+    torch.manual_seed(0)
+    options = {"width": 8, "hidden": 8, "heads": 2, "attention": kind, "gate": gate, "attention_dropout": 0.5}
+    attend = build("transformer", vocabulary=9, classes=4, **options).layers[0].attention.train()
+    x, padding = torch.randn(2, 5, 8), torch.zeros(2, 5, dtype=torch.bool)
+    assert not torch.equal(attend(x, padding), attend(x, padding))
+    assert torch.equal(attend.eval()(x, padding), attend(x, padding))
+
+
 def test_closed_gates_copy() -> None:
     """The gate's bias starts at -3: a new router hardly changes its state."""
     torch.manual_seed(0)
@@ -338,6 +349,18 @@ def test_modified_router_has_a_residual_update() -> None:
     padding = torch.zeros(1, 5, dtype=torch.bool)
     a = layer.norm_attention(x + layer.attention(x, padding))
     torch.testing.assert_close(layer(x, padding)[0], layer.norm_update(a))
+
+
+@torch.no_grad()
+def test_update_and_gate_of_the_modified_router_have_the_same_activation() -> None:
+    """Eq. E.1, in place of Eq. 5.5, which both share."""
+    torch.manual_seed(0)
+    for activation, function in (("gelu", F.gelu), ("relu", F.relu)):
+        layer = build("router", vocabulary=9, classes=4, width=8, hidden=16, activation=activation).eval().layers[0]
+        a = torch.randn(1, 5, 8)
+        for part in (layer.update, layer.gate):
+            inner = function(a @ part.up.weight.T + part.up.bias)
+            torch.testing.assert_close(part(a), inner @ part.down.weight.T + part.down.bias)
 
 
 @torch.no_grad()

@@ -118,6 +118,17 @@ def test_keys_that_surely_match_cost_the_nearer_ones_no_digits(size: float) -> N
     torch.testing.assert_close(plain_weights(logits).double(), exact, rtol=1e-5, atol=1e-7)
 
 
+def test_who_is_alone_looks_at_nobody() -> None:
+    for n in (0, 1):
+        logits = torch.full((2, 3, n, n), torch.inf, requires_grad=True)
+        direction = torch.full((2, 3, n, 2), torch.inf, requires_grad=True)
+        weights = plain_weights(logits, direction, torch.zeros(2, n, dtype=torch.bool))
+        assert torch.equal(weights, torch.zeros(2, 3, n, n))
+        for gradient in torch.autograd.grad(weights.sum(), [logits, direction]):
+            assert (gradient == 0).all()
+        assert torch.equal(plain_weights(logits), weights)
+
+
 def test_extreme_logits_stay_finite() -> None:
     logits = torch.tensor([-1e4, 1e4, -80.0, 80.0]).repeat(1, 1, 4, 1).requires_grad_()
     weights = plain_weights(logits)

@@ -209,6 +209,8 @@ def test_an_empty_corpus_gets_a_sentence(tmp_path: Path, content: str) -> None:
         found.tokens("train")
     with pytest.raises(UserError, match="has no train text; choose a larger one"):
         found.origin()
+    with pytest.raises(UserError, match="has no train text; choose a larger one"):
+        replace(found, tokeniser="sentencepiece", pieces=80).tokens("train")
 
 
 def test_what_cannot_be_had_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,6 +255,8 @@ def test_subwords(text: Text, tmp_path: Path) -> None:
     assert code.text(code.parse("König, der\nhatte")) == "König, der\nhatte"
     with pytest.raises(UserError, match="does not know: Ж ж"):
         code.parse("ein ЖЖж")
+    with pytest.raises(UserError, match=r"does not know: U\+000D U\+001B; leave it out"):
+        code.parse("ein\r \x1b")
     model = next(tmp_path.rglob("sentencepiece-80.model"))
     kept = tmp_path / "kept.model"
     kept.write_bytes(model.read_bytes())

@@ -17,8 +17,9 @@ from longthink.ops.kept import kept
 
 def plain_weights(logits: Tensor, direction: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
     n = logits.shape[-1]
-    if n == 1:
-        return logits * 0
+    if n < 2:  # nobody to look at
+        nothing = _without_values(logits)
+        return nothing if direction is None else nothing + _without_values(direction[..., :1]).to(logits.dtype)
     near, rank, exists = _orders(n, logits.device)
     kind = torch.promote_types(logits.dtype, torch.float32)
     x = logits.to(kind)
@@ -46,6 +47,11 @@ def plain_read(
     queries, (keys, values) = q.transpose(1, 2), kv.to(q.dtype).permute(3, 0, 2, 1, 4)
     sides = None if direction is None else direction.transpose(1, 2)
     return (weights(queries @ keys.transpose(-1, -2), sides, padding).to(q.dtype) @ values).transpose(1, 2)
+
+
+def _without_values(x: Tensor) -> Tensor:
+    """Zeros that have a gradient, also where x is infinite."""
+    return x.masked_fill(torch.ones_like(x, dtype=torch.bool), 0.0)
 
 
 @kept
