@@ -95,20 +95,16 @@ class Solution:
 
     @property
     def answer(self) -> str:
-        return self.task.show(self.task.predict(self.logits, self.batch)[0], self.batch)
+        return answer_of(self.task, self.logits, self.batch)
 
     @property
     def truth(self) -> str | None:
         """None where nobody knows it, as for a chess position that somebody typed."""
-        return self.task.show(self.batch.targets[0], self.batch) if self._truth_known else None
+        return truth_of(self.task, self.batch)
 
     @property
     def solved(self) -> bool | None:
-        return bool(self.task.score(self.logits, self.batch)) if self._truth_known else None
-
-    @property
-    def _truth_known(self) -> bool:
-        return bool(self.batch.info.get("truth_known", torch.tensor([True]))[0])
+        return bool(self.task.score(self.logits, self.batch)) if self.batch.truth_known else None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -126,6 +122,16 @@ class Solution:
             "seconds": round(self.seconds, 3),
             "weights": self.weights,
         }
+
+
+def answer_of(problem: Task, logits: Tensor, batch: Batch) -> str:
+    """What these logits say of the first problem."""
+    return problem.show(problem.predict(logits, batch)[0], batch)
+
+
+def truth_of(problem: Task, batch: Batch) -> str | None:
+    """The right answer of the first problem, if anybody knows it."""
+    return problem.show(batch.targets[0], batch) if batch.truth_known else None
 
 
 def find_weights(name: str, weights: str | None = None, device: str = "cpu") -> tuple[str, Loaded]:

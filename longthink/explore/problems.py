@@ -50,10 +50,6 @@ class Posed:
     batch: Batch
     typed: str | None = None
 
-    @property
-    def truth_known(self) -> bool:
-        return bool(self.batch.info.get("truth_known", torch.tensor([True]))[0])
-
     @cached_property
     def all_shortest(self) -> Tensor | None:
         """Of a maze that has several shortest paths, the pixels of all their cells."""
@@ -119,7 +115,7 @@ def describe(problem: Posed) -> dict[str, Any]:
         several = problem.all_shortest is not None
         return {**about, "rows": [row[1:-1] for row in rows[1:-1]], "several": several}  # without the border
     if task.name == "chess":
-        truth = batch.targets[0].nonzero().tolist() if problem.truth_known else None
+        truth = batch.targets[0].nonzero().tolist() if problem.batch.truth_known else None
         rating = int(batch.info["rating"][0]) or None
         return {**about, "black": bool(batch.info["black"][0]), "truth": truth, "rating": rating}
     if isinstance(task, TokenTask):
@@ -150,7 +146,7 @@ def answer_sections(problem: Posed, logits: Tensor) -> dict[str, np.ndarray]:
 def how_right(problem: Posed, logits: Tensor) -> tuple[bool | None, float]:
     """Is the whole answer right, and how much of it?"""
     task, batch = problem.task, problem.batch
-    if not problem.truth_known:
+    if not problem.batch.truth_known:
         return None, float("nan")
     right = bool(task.score(logits, batch))
     if right and task.name not in EXPRESSIONS:

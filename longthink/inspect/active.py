@@ -12,17 +12,8 @@ import torch
 from torch import Tensor
 
 from longthink.errors import UserError
-from longthink.inspect.pieces import (
-    Seen,
-    at_test_time,
-    check_steps,
-    device_of,
-    entries,
-    looked_at,
-    noted_columns,
-    rounded,
-)
-from longthink.think import Thinker, unfold
+from longthink.inspect.pieces import Seen, at_test_time, check_steps, entries, first_notes, noted_columns, rounded
+from longthink.think import Thinker
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +34,7 @@ def active_units(model: Thinker, inputs: Seen, steps: int, chunk: int = 20) -> A
     """Think about all samples and count the units that are not zero."""
     check_steps(model, steps)
     with at_test_time(model):
-        one = looked_at(inputs)[:1]
-        if next(unfold(model, one.to(device_of(model)), 1, notes=("active",))).notes["active"] is None:
+        if first_notes(model, inputs, ("active",))["active"] is None:
             raise UserError("This model has no feed-forward layers that count active units; look at a Transformer.")
         noted = noted_columns(model, inputs, steps, ("active",), chunk)
         count = torch.cat([part.double().cpu() for (part,) in noted], 1)

@@ -14,17 +14,8 @@ import torch
 from torch import Tensor
 
 from longthink.errors import UserError
-from longthink.inspect.pieces import (
-    Seen,
-    at_test_time,
-    check_steps,
-    device_of,
-    entries,
-    looked_at,
-    noted_columns,
-    rounded,
-)
-from longthink.think import Thinker, unfold
+from longthink.inspect.pieces import Seen, at_test_time, check_steps, entries, first_notes, noted_columns, rounded
+from longthink.think import Thinker
 
 WATCHED = ("experts", "gates", "usage")
 
@@ -71,26 +62,24 @@ class ExpertUse:
 def expert_use(model: Thinker, inputs: Seen, steps: int, chunk: int = 20) -> ExpertUse:
     """Think about all samples and count where their tokens go."""
     check_steps(model, steps)
-    device = device_of(model)
     counts: Tensor | None = None
     weights: Tensor | None = None
     tokens = k = 0
     with at_test_time(model):
-        one = looked_at(inputs)[:1]
-        first = next(unfold(model, one.to(device), 1, notes=WATCHED))
-        usage = first.notes["usage"]
-        if usage is None or any(first.notes[name] is None for name in WATCHED):
+        first = first_notes(model, inputs, WATCHED)
+        usage = first["usage"]
+        if usage is None or any(value is None for value in first.values()):
             raise UserError("This model has no experts; look at one with feedforward='experts'.")
         number = usage.shape[-1]
         for chosen, gates in noted_columns(model, inputs, steps, ("experts", "gates"), chunk):
             k = chosen.shape[-1]
             tokens += chosen.shape[1]
             # One row a token with a 1 for each of its experts: the products of columns count pairs.
-            used = torch.zeros(*chosen.shape[:2], number, device=device)
+            used = torch.zeros(*chosen.shape[:2], number, device=chosen.device)
             used.scatter_(2, chosen, 1.0)
             found = (used.transpose(1, 2) @ used).double().cpu()
             counts = found if counts is None else counts + found
-            added = torch.zeros(len(chosen), number, dtype=torch.double, device=device)
+            added = torch.zeros(len(chosen), number, dtype=torch.double, device=chosen.device)
             added = added.scatter_add_(1, chosen.flatten(1), gates.double().flatten(1)).cpu()
             weights = added if weights is None else weights + added
     assert counts is not None

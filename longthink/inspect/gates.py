@@ -19,10 +19,9 @@ from torch import Tensor
 
 from longthink.errors import UserError
 from longthink.evaluate import Curve, curve
-from longthink.inspect.pieces import OnStep, at_test_time, check_steps, device_of, nobody, noted_columns, rounded
+from longthink.inspect.pieces import OnStep, at_test_time, check_steps, first_notes, nobody, noted_columns, rounded
 from longthink.loading import Loaded
 from longthink.tasks import Batch
-from longthink.think import unfold
 
 THRESHOLDS = (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2)
 EDGES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1.0)
@@ -81,8 +80,7 @@ def shut(
     trained = loaded.recipe.steps
     count = LONG * trained if steps is None else steps
     with at_test_time(loaded.model):
-        one = batch.inputs[:1].to(device_of(loaded.model))
-        if next(unfold(loaded.model, one, 1, notes=("gate",))).notes["gate"] is None:
+        if first_notes(loaded.model, batch.inputs, ("gate",))["gate"] is None:
             raise UserError("This model has no gates; look at a router.")
     if "gate_threshold" not in getattr(loaded.model, "adjustable", ()):
         raise UserError("This model's gates cannot be shut: it has no gate_threshold; inspect attention shows them.")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from longthink.errors import UserError
-from longthink.think import Thinker, tensors, think
+from longthink.think import Thinker, tensors, think, unfold
 from longthink.training.files import finite
 
 OnStep: TypeAlias = Callable[[int], None]
@@ -45,6 +45,12 @@ def looked_at(inputs: Seen) -> Tensor:
     return inputs if isinstance(inputs, Tensor) else inputs[-1]
 
 
+def first_notes(model: Thinker, inputs: Seen, names: Iterable[str]) -> dict[str, Tensor | None]:
+    """What the model notes in its first step on the first sample: whether it has what somebody wants to see."""
+    one = looked_at(inputs)[:1]
+    return next(unfold(model, one.to(device_of(model)), 1, notes=names)).notes
+
+
 def noted_columns(
     model: Thinker, inputs: Seen, steps: int, names: tuple[str, ...], chunk: int
 ) -> Iterator[list[Tensor]]:
@@ -54,6 +60,7 @@ def noted_columns(
     """
     layers = layers_of_a_step(model)
     in_layers = {name: [*(f"layer{i}.{name}" for i in range(1, layers)), name] for name in names}
+    watch = [name for own in in_layers.values() for name in own]
     texts, last = None if isinstance(inputs, Tensor) else inputs, looked_at(inputs)
     for part in pieces(len(last), chunk):
         past: Any = None
@@ -62,7 +69,6 @@ def noted_columns(
             past = model.remember(think(model, None, steps, context=context, read=False).state, context)  # type: ignore[attr-defined]
         seen = last[part].to(device_of(model))
         context = model.look(seen if texts is None else (seen, past))
-        watch = [name for own in in_layers.values() for name in own]
         trace = think(model, None, steps, context=context, watch=watch, read=False).trace
         each = [torch.stack([trace[name] for name in own], 2).flatten(1, 2) for own in in_layers.values()]
         rows = [noted.transpose(0, 1).flatten(1, 2) for noted in each]

@@ -42,6 +42,7 @@ def attention(
     """Where do its columns look, and when do their gates open?"""
     loaded = opened.loaded
     from longthink.inspect import attention as asked
+    from longthink.solving import answer_of, truth_of
 
     chosen = () if at is None else whole_numbers("at", at)
     if at is not None and opened.plot is None:
@@ -55,7 +56,7 @@ def attention(
     words = decoded(batch, 0) if decoded is not None else ()
     with counted(count, opened.as_json) as on_step:
         maps = asked.attention_maps(loaded.model, batch.inputs, count, words, on_step)
-    answer, truth = task.show(task.predict(maps.logits, batch)[0], batch), task.show(batch.targets[0], batch)
+    answer, truth = answer_of(task, maps.logits, batch), truth_of(task, batch)
     document = {**maps.to_json(head), "problem": task.text(batch, 0), "answer": answer, "truth": truth}
     rows = [
         [
@@ -65,7 +66,7 @@ def attention(
         ]
         for t in range(maps.steps)
     ]
-    came = f"; answer {answer}, truth {truth}" if batch.targets.dim() == 1 else ""  # not of texts
+    came = f"; answer {answer}, truth {truth or 'not known'}" if batch.targets.dim() == 1 else ""  # not of texts
     table = ("step", "most looked at", "gates most open"), rows, f"{opened.name}: {document['problem']}{came}"
     title = str(document["problem"])
     opened.give(

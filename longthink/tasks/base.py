@@ -44,6 +44,11 @@ class Batch:
         vectors = self.inputs.dim() == self.targets.dim() == 3
         return vectors or not self.inputs.is_floating_point()
 
+    @property
+    def truth_known(self) -> bool:
+        """Whether anybody knows the answer of the first problem, which one may type without."""
+        return bool(self.info.get("truth_known", torch.tensor([True]))[0])
+
     def lengths(self) -> Tensor:
         """How long each sequence is without its padding: [n]."""
         there = self.inputs != 0
