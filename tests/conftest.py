@@ -20,3 +20,11 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def double_by_default() -> Iterator[None]:
+    """For tests that compare with the public code, or with the same computed otherwise."""
+    torch.set_default_dtype(torch.double)
+    yield
+    torch.set_default_dtype(torch.float32)

@@ -18,12 +18,7 @@ from longthink.ops.relative import by_past_distance, may_see
 from longthink.think import think
 from tests.fixtures import RELATIVE_ATTENTION, fixture
 
-
-@pytest.fixture(autouse=True)
-def double_by_default():  # type: ignore[no-untyped-def]
-    torch.set_default_dtype(torch.double)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("double_by_default")
 
 
 def dense_read(x: Tensor, memory: Tensor, padding: Tensor, w: dict[str, Tensor]) -> Tensor:

@@ -14,12 +14,7 @@ from longthink.layers.act import AdaptiveTime
 from longthink.models import build
 from longthink.think import think
 
-
-@pytest.fixture(autouse=True)
-def double_by_default():  # type: ignore[no-untyped-def]
-    torch.set_default_dtype(torch.double)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("double_by_default")
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from longthink.errors import UserError
 from longthink.models import build
 from longthink.think import think, unfold
-from tests.models.test_transformer import check_half_is_dropped
+from tests.models.dropped import check_half_is_dropped
 
 
 @torch.no_grad()
