@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from longthink.bench.timing import device, median_seconds, surroundings
+from longthink.hardware import fast_products
 from longthink.models.deepthinking import Context, DeepThinking
 from longthink.tasks import Batch, task
 from longthink.think import ThinkingModule, detach, think
@@ -50,11 +51,10 @@ def naive_loss(model: DeepThinking, batch: Batch, plan: Plan) -> Tensor:
     return (1 - plan.alpha) * losses[0] + plan.alpha * losses[1]
 
 
+@fast_products()
 def measure(batch_sizes: tuple[int, ...], width: int = 128, repeats: int = 10, compiled: bool = True) -> dict[str, Any]:
     """Milliseconds an update and samples a second of each path at each batch size."""
     here = device()
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     rows = []
     for size in batch_sizes:
         batch = task("mazes").sample(size, 9, 0, "train").to(here)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from longthink.bench.timing import device, median_seconds, surroundings
+from longthink.hardware import fast_products
 from longthink.models import build
 from longthink.recipes import recipes
 from longthink.tasks import Batch
@@ -20,6 +21,7 @@ KINDS = ("dense", "top_k", "pkm_softmax", "pkm_relu", "switch", "s_base", "sigma
 SMALL = ("model.width=32", "model.distinct_steps=2", "model.heads=2", "model.head_size=8", "model.memory=16", "steps=2")
 
 
+@fast_products()
 def measure(kinds: tuple[str, ...] = KINDS, repeats: int = 10, small: bool = False) -> dict[str, Any]:
     """Random tokens; a full memory; forward, backward and the optimiser's step."""
     rows = []
@@ -34,7 +36,6 @@ def measure(kinds: tuple[str, ...] = KINDS, repeats: int = 10, small: bool = Fal
 
 def _time(recipe: Recipe, path: str, repeats: int) -> dict[str, Any]:
     torch.manual_seed(0)
-    torch.set_float32_matmul_precision("high")
     here, gpu, length = device(), device() == "cuda", max(recipe.difficulty)
     others = torch.cuda.memory_allocated() if gpu else 0
     model = build(recipe.model, vocabulary=256, classes=256, **recipe.model_options).to(here)

@@ -14,6 +14,7 @@ from unittest.mock import patch
 import torch
 
 from longthink.bench.timing import device, median_seconds, surroundings
+from longthink.hardware import fast_products
 from longthink.layers.several import together
 from longthink.models import build
 from longthink.ops.biased.plain import plain_read as plain_biased
@@ -50,6 +51,7 @@ SEVERAL = (5, 10)
 """Networks in one, at the small sizes."""
 
 
+@fast_products()
 def measure(batch: int = 512, repeats: int = 10, only: tuple[str, ...] = PATHS) -> dict[str, Any]:
     """Milliseconds and peak memory of a forward and backward pass, of all networks where there are several."""
     rows = []
@@ -75,7 +77,6 @@ def _update(
     path: str, batch: int, networks: int, kind: str, length: int, steps: int, model: dict[str, Any]
 ) -> Callable[[], Any]:
     torch.manual_seed(0)
-    torch.set_float32_matmul_precision("high")
     nets = [build(kind, vocabulary=18, classes=10, **model).to(device()).train() for _ in range(networks)]
     net = together(nets)
     tokens = torch.randint(1, 18, (networks * batch, length), device=device())

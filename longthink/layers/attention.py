@@ -10,7 +10,6 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from longthink.errors import UserError
 from longthink.layers.dropout import dropout
@@ -68,12 +67,11 @@ class AbsoluteAttention(Attention):
 
     def forward(self, x: Tensor, padding: Tensor) -> Tensor:
         q, kv = self.split(x)
-        q, (k, v) = self.dropped(q.transpose(1, 2)), kv.permute(3, 0, 2, 1, 4)
-        if wanted("attention"):
-            logits = (q @ k.transpose(-1, -2)) / math.sqrt(self.channels)
-            return self.gather(softmax_weights(logits, padding), v)
-        read = F.scaled_dot_product_attention(q, k, v, attn_mask=~padding[:, None, None, :])
-        return self.merge(read.transpose(1, 2).reshape(x.shape))
+        q = self.dropped(q / math.sqrt(self.channels))
+        if not wanted("attention"):
+            return self.merge(biased_read(q, kv, None, padding).reshape(x.shape))
+        k, v = kv.permute(3, 0, 2, 1, 4)
+        return self.gather(softmax_weights(q.transpose(1, 2) @ k.transpose(-1, -2), padding), v)
 
 
 @attentions.add("relative")

@@ -21,6 +21,7 @@ from torch.multiprocessing import ProcessRaisedException
 
 from longthink.errors import UserError
 from longthink.extensions import import_extensions
+from longthink.hardware import fast_products
 from longthink.layers.several import together
 from longthink.loading import load, misfit, rebuild
 from longthink.tasks import Task, task
@@ -219,14 +220,12 @@ def _train_beside(fabric: Fabric, runs: Sequence[RunFolder], options: TrainingOp
 
 def _train_here(fabric: Fabric, runs: Sequence[RunFolder], options: TrainingOptions) -> None:
     """The body of ``train`` in each process."""
-    torch.backends.cudnn.benchmark = True
-    torch.set_float32_matmul_precision("high")
     recipe, begun = runs[0].recipe, [_beginning(run) for run in runs]
     models = [model.to(fabric.device) for _, model in begun]
     model = together(models)
     average = {k: v.clone() for k, v in model.state_dict().items()} if recipe.average else None
     optimizer = make_optimizer(recipe, model, fused=fabric.device.type == "cuda")
-    with ExitStack() as locks:
+    with fast_products(), ExitStack() as locks:
         for run in runs if fabric.is_global_zero else ():
             locks.enter_context(run.alone())
         found = load_last(runs, model, optimizer, average) or [_BEGINNING] * len(runs)

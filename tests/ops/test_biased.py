@@ -34,6 +34,10 @@ def read_and_gradients(read: Callable[..., Tensor], *inputs: Tensor) -> list[Ten
     return [out.detach(), *(t.grad for t in leaves)]
 
 
+def without_scores(read: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda q, kv, padding: read(q, kv, None, padding)
+
+
 def to(inputs: list[Tensor], kind: torch.dtype) -> list[Tensor]:
     return [*(t.to(kind) for t in inputs[:-1]), inputs[-1]]
 
@@ -45,6 +49,17 @@ def test_plain_equals_naive(shape: tuple[int, ...]) -> None:
         read_and_gradients(plain_read, *inputs), read_and_gradients(naive_read, *inputs), strict=True
     ):
         torch.testing.assert_close(ours, truth)
+
+
+@pytest.mark.parametrize("shape", SHAPES[:4])
+def test_without_scores(shape: tuple[int, ...]) -> None:
+    q, kv, bias, padding = to(problem(*shape), torch.float64)
+    truth = read_and_gradients(
+        lambda q, kv, padding: naive_read(q, kv, torch.zeros_like(bias), padding), q, kv, padding
+    )
+    for read in (plain_read, naive_read):
+        for ours, true in zip(read_and_gradients(without_scores(read), q, kv, padding), truth, strict=True):
+            torch.testing.assert_close(ours, true)
 
 
 def test_by_hand() -> None:
@@ -75,11 +90,15 @@ def views(inputs: list[Tensor]) -> list[Tensor]:
 INTERPRETED = """
 from longthink.ops.biased.fast import fast_read
 from longthink.ops.biased.plain import plain_read
-from tests.ops.test_biased import SHAPES, problem, read_and_gradients, views
+from tests.ops.test_biased import SHAPES, problem, read_and_gradients, views, without_scores
 
 for shape in SHAPES:
     inputs = problem(*shape)
     for a, b in zip(read_and_gradients(fast_read, *inputs), read_and_gradients(plain_read, *inputs)):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5)
+    q, kv, _, padding = inputs
+    fast, plain = (read_and_gradients(without_scores(read), q, kv, padding) for read in (fast_read, plain_read))
+    for a, b in zip(fast, plain):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5)
     assert shape[1] == 1 or not views(inputs)[2].is_contiguous()
     fast, plain = (read_and_gradients(lambda *t: read(*views(list(t))), *inputs) for read in (fast_read, plain_read))
@@ -97,11 +116,16 @@ def test_kernel_equals_plain_in_the_interpreter() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the compiled kernel needs a GPU")
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", [*SHAPES, (512, 9, 4, 32), (8, 64, 2, 256), (4, 65, 2, 64)])
-def test_kernel_equals_plain_on_a_gpu(shape: tuple[int, ...], kind: torch.dtype) -> None:
+@pytest.mark.parametrize("scores", [True, False])
+def test_kernel_equals_plain_on_a_gpu(scores: bool, shape: tuple[int, ...], kind: torch.dtype) -> None:
     inputs = [t.cuda() for t in to(problem(*shape), kind)]
-    truth = read_and_gradients(plain_read, *to(inputs, torch.float64))
+    reads: tuple[Callable[..., Tensor], ...] = (biased_read, plain_read)
+    if not scores:
+        reads = tuple(without_scores(read) for read in reads)
+        del inputs[2]
+    found, truth = read_and_gradients(reads[0], *inputs), read_and_gradients(reads[1], *to(inputs, torch.float64))
     limit = 1e-3 if kind == torch.float32 else 2e-2
-    for ours, true in zip(read_and_gradients(biased_read, *inputs), truth, strict=True):
+    for ours, true in zip(found, truth, strict=True):
         assert torch.isfinite(ours).all()
         nothing = limit if shape[1] == 1 else 0.0  # a single token's gradients are zero, ours nearly
         assert (ours.double() - true).norm() <= limit * true.norm() + nothing

@@ -31,8 +31,9 @@ RANKS = {"n": 100, "heads": 4, "BLOCK": 64, "ROWS": 4, **SIDES}
 CHOICE = {"rows": 100, "N": 16, "K": 4, "LANES": 16, "ROWS": 64}
 ROUTES = {"K": 4, "EXPERTS": 16, "STEP": 32, **TILE}
 KERNELS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
-    "biased forward": (biased._forward, WHOLE, {"out"}),
-    "biased backward": (biased._backward, WHOLE, {"d_q", "d_kv", "d_bias"}),
+    "biased forward": (biased._forward, {**WHOLE, "BIASED": True}, {"out"}),
+    "biased backward": (biased._backward, {**WHOLE, "BIASED": True}, {"d_q", "d_kv", "d_bias"}),
+    "backward without scores": (biased._backward, {**WHOLE, "BIASED": False}, {"d_q", "d_kv"}),
     "geometric forward": (geometric._forward, RANKS, {"weights"}),
     "geometric backward": (geometric._backward, RANKS, {"d_logits", "d_direction"}),
     "fused forward": (fused._forward, {**WHOLE, **SIDES, "PARTS": 2}, {"out"}),

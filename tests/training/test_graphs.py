@@ -95,7 +95,8 @@ def test_recorded_updates_whose_weight_gradients_are_put_off(name: str, monkeypa
 @pytest.mark.parametrize("name", ["router", "adaptive", "several", "several routers"])
 def test_captured_and_compiled_updates_equal_plain_ones(name: str, half: bool) -> None:
     torch._dynamo.reset()
-    compare(name, half, "cuda", limit=3e-2 if half else 3e-3, fast_step=True)
+    # A compiled step rounds to bfloat16 at other places than the plain one does.
+    compare(name, half, "cuda", limit=5e-2 if half else 3e-3, fast_step=True)
 
 
 @pytest.mark.gpu

@@ -159,6 +159,18 @@ def test_training_leaves_the_callers_random_numbers_alone(tmp_path: Path) -> Non
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
+def test_training_leaves_the_callers_settings_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def settings() -> tuple[str, bool]:
+        return torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
+
+    inside = []
+    monkeypatch.setattr(Trainer, "run", lambda self: inside.append(settings()))
+    before = settings()
+    train(override(TOY, ["epochs=1"]), 0, options(tmp_path))
+    assert inside == [("high", True)]
+    assert settings() == before != inside[0]
+
+
 def epoch_of(data: TrainingData, epoch: int) -> list[tuple[float, ...]]:
     an_epoch = data.recipe.updates_an_epoch
     batches = [data.batch(epoch * an_epoch + i) for i in range(an_epoch)]

@@ -6,14 +6,15 @@ import torch
 from torch import Tensor
 
 
-def naive_read(q: Tensor, kv: Tensor, bias: Tensor, padding: Tensor) -> Tensor:
+def naive_read(q: Tensor, kv: Tensor, bias: Tensor | None, padding: Tensor) -> Tensor:
     batch, n, heads, _ = q.shape
     rows = []
     for b in range(batch):
         there = [j for j in range(n) if not padding[b, j]]
         for i in range(n):
             for h in range(heads):
-                logits = torch.stack([q[b, i, h] @ kv[b, j, h, 0] + bias[b, h, i, j] for j in there])
+                scores = [0.0 if bias is None else bias[b, h, i, j] for j in there]
+                logits = torch.stack([q[b, i, h] @ kv[b, j, h, 0] + s for j, s in zip(there, scores, strict=True)])
                 weights = logits.exp() / logits.exp().sum()
                 rows.append(torch.stack([w * kv[b, j, h, 1] for w, j in zip(weights, there, strict=True)]).sum(0))
     return torch.stack(rows).view(q.shape)
