@@ -2,7 +2,7 @@
 
 Columns go on being transformed until the thinking ends, and others may read them; what halts is the step from which
 each column's output is read. In the variant of Graves the probability comes from the state after the step, as in the
-text (Eq. D.1); the public code takes it from the state before the step in both.
+text (Eq. D.1); the public code takes it from the state before the step in both ("graves_before").
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from longthink.errors import unknown
 from longthink.layers.linear import Linear
 
-VARIANTS = ("graves", "universal")
+VARIANTS = ("graves", "graves_before", "universal")
 
 
 class Accumulated(NamedTuple):
@@ -43,7 +43,10 @@ class AdaptiveTime(nn.Module):
         return Accumulated(torch.zeros_like(h), spent, remainder, steps)
 
     def update(self, gathered: Accumulated, before: Tensor, after: Tensor) -> Accumulated:
-        return (self._graves if self.variant == "graves" else self._universal)(gathered, before, after)
+        """The probability to halt comes from one of the two states, what is given out is the one after the step."""
+        if self.variant == "universal":
+            return self._universal(gathered, before, after)
+        return self._graves(gathered, after if self.variant == "graves" else before, after)
 
     def output(self, gathered: Accumulated, h: Tensor) -> Tensor:
         """The columns' outputs; what was not given out when the thinking ended goes to the last state."""
@@ -53,9 +56,9 @@ class AdaptiveTime(nn.Module):
         left = torch.where(running, 1 - gathered.spent, 0.0)
         return gathered.output + left[..., None] * h  # R of Eq. D.4 where t = T_max
 
-    def _graves(self, gathered: Accumulated, before: Tensor, after: Tensor) -> Accumulated:
+    def _graves(self, gathered: Accumulated, asked: Tensor, after: Tensor) -> Accumulated:
         running = gathered.spent < 1
-        p = self.halt(after).squeeze(-1).sigmoid()  # Eq. D.1
+        p = self.halt(asked).squeeze(-1).sigmoid()  # Eq. D.1
         left = 1 - gathered.spent
         stops = running & (gathered.spent + p >= 1 - self.epsilon)  # Eq. D.2
         weight = torch.where(stops, left, p) * running  # Eq. D.3

@@ -133,7 +133,7 @@ class Transformer(nn.Module):
         gate_threshold: float = 0.0,
         shut_in_training: bool = False,
         embedding_std: float = 1.0,
-        act: Literal["graves", "universal"] | None = None,
+        act: Literal["graves", "graves_before", "universal"] | None = None,
         act_weight: float = 0.03,
         feedforward: str = "dense",
         feedforward_options: dict[str, Any] | None = None,

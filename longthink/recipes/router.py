@@ -32,6 +32,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from longthink.layers.act import VARIANTS
 from longthink.training.recipe import Recipe, add, recipes
 
 _LSTM = {"model": "lstm", "steps": 0, "learning_rate": 1e-3, "weight_decay": 0.0}
@@ -238,9 +239,11 @@ def _ablations() -> None:
         for row in ("transformer", "relative", "relative_gate"):
             make(row, f"{row}-first", model_options={"read_from": "first"}, note="Table D.1")
         for row in ("transformer", "relative", "geometric"):
-            for variant in ("graves", "universal"):
+            for variant in VARIANTS:
                 name, options = f"{row}-{variant}", {"act": variant}
-                make(row, name, model_options=options, steps=14, note="Table D.2, as published after 30,000 updates")
+                note = "Table D.2, as published after 30,000 updates"
+                note += "; probabilities to halt as in the public code" if variant == "graves_before" else ""
+                make(row, name, model_options=options, steps=14, note=note)
 
 
 def _other_sets(recipe: Recipe) -> None:

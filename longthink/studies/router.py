@@ -159,7 +159,8 @@ def _ablations(backward: bool) -> None:
     adaptive_remark = (
         "Published in distribution, and on longer problems after 30,000 updates. After 60,000: relative positions "
         "0.99 and 0.92 forward (Graves, Universal Transformers), 0.13 and 0.12 backward; geometric 0.97 and 0.72, "
-        "0.45 and 0.44; absolute 0.11 to 0.12."
+        "0.45 and 0.44; absolute 0.11 to 0.12. The public code takes the probability to halt from the state before a "
+        "step where the text takes it from the state after it: the published rows may be those that are so labelled."
     )
 
     def row(label: str, recipe: str, found: Both, kept: bool = False) -> Row:
@@ -189,6 +190,10 @@ def _ablations(backward: bool) -> None:
             *(
                 row(f"{_NAMES[kind]}, ACT of {_ADAPTIVE[variant]}", f"{kind}-{variant}", found)
                 for (kind, variant), found in adaptive.items()
+            ),
+            *(
+                Row(f"{_NAMES[kind]}, ACT of Graves, from the state before", f"{prefix}-{kind}-graves_before")
+                for kind in ("transformer", "relative", "geometric")
             ),
         ],
     }

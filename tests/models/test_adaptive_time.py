@@ -10,7 +10,7 @@ import torch
 
 from longthink.errors import UserError
 from longthink.halting import ACT
-from longthink.layers.act import AdaptiveTime
+from longthink.layers.act import VARIANTS, AdaptiveTime
 from longthink.models import build
 from longthink.think import think
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("double_by_default")
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("variant", ["graves", "universal"])
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_adaptive_time_follows_the_definition(variant: str) -> None:
     """Against Eq. D.1-D.5 (and the published listing of the other variant) written out for one column at a time."""
     torch.manual_seed(0)
@@ -40,7 +40,7 @@ def test_adaptive_time_follows_the_definition(variant: str) -> None:
                 h = states[t, b, i]
                 used = t
                 last = total + q >= 1 - act.epsilon
-                if variant == "graves":
+                if variant != "universal":
                     weight = 1 - total if last or t == 6 else q
                     o = o + weight * h
                     remainder = 1 - total
@@ -57,7 +57,7 @@ def test_adaptive_time_follows_the_definition(variant: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("variant", ["graves", "universal"])
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_adaptive_time_stops_just_below_one(variant: str) -> None:
     """Epsilon is 0.01: two steps of 0.4975 are enough, so the second gets all that is left."""
     act = AdaptiveTime(1, variant)
@@ -67,7 +67,7 @@ def test_adaptive_time_stops_just_below_one(variant: str) -> None:
     gathered = act.start(states[0])
     for before, after in pairwise(states):
         gathered = act.update(gathered, before, after)
-    first = 0.4975 if variant == "graves" else 0.4975 * (1 - 0.5025)  # the other blends it with the second
+    first = 0.4975 if variant != "universal" else 0.4975 * (1 - 0.5025)  # the other blends it with the second
     assert act.output(gathered, states[-1]).item() == pytest.approx(first * 1 + 0.5025 * 10)
     assert gathered.remainder.item() == pytest.approx(0.5025)
     assert gathered.steps.item() == 2
@@ -95,7 +95,7 @@ def test_adaptive_time_adds_a_penalty() -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("variant", ["graves", "universal"])
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_adaptive_time_stops_when_all_columns_have(variant: str) -> None:
     torch.manual_seed(0)
     sizes = {"vocabulary": 9, "classes": 4, "width": 8, "hidden": 8, "heads": 1}
