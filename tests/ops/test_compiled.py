@@ -11,6 +11,7 @@ import torch
 pytest.importorskip("triton", reason="the kernels need Triton")
 import torch.utils._triton
 
+from longthink.ops.biased.fast import fast_read
 from longthink.ops.cvmm.fast import fast_feedforward
 from longthink.ops.kernels import product_precision
 from longthink.ops.largest.fast import fast_sigmoids
@@ -54,6 +55,14 @@ def test_the_choice_of_experts_is_in_one_graph(kept: torch.Tensor | None, monkey
     results = torch.zeros(64, 2, dtype=torch.long), torch.zeros(64, 2)
     found = traced(monkeypatch, fast_sigmoids, *results)(torch.randn(64, 4, requires_grad=True), 2, kept)
     assert len(found) == 2  # the choice, and its gradient
+
+
+@pytest.mark.parametrize("scores", [True, False])
+def test_attention_over_short_sequences_is_in_one_graph(scores: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, kv, bias = torch.randn(2, 5, 4, 16), torch.randn(2, 5, 4, 2, 16), torch.randn(2, 4, 5, 5)
+    padding = torch.zeros(2, 5, dtype=torch.bool)
+    found = traced(monkeypatch, fast_read, torch.zeros_like(q))
+    assert len(found(q.requires_grad_(), kv.requires_grad_(), bias if scores else None, padding)) == 2
 
 
 def test_another_precision_is_compiled_anew() -> None:
