@@ -79,14 +79,17 @@ class RunFolder:
         with explain_full_disk(self.metrics), open(self.metrics, "a") as file:
             file.write(json.dumps(line) + "\n")
 
-    def forget_after(self, update: int) -> None:
-        """Drop metrics of updates that were made after the last checkpoint and will be made again."""
+    def forget_after(self, update: int, validation_too: bool = False) -> None:
+        """Drop metrics of updates that were made after the last checkpoint and will be made again; or, at the update of
+        the checkpoint itself, of a validation that will be made again."""
         if not self.metrics.exists():
             return
         kept = []
         for line in self.metrics.read_text(errors="replace").splitlines():
             try:
-                if json.loads(line)["update"] <= update:
+                found = json.loads(line)
+                again = validation_too and found["update"] == update and "loss" not in found
+                if found["update"] <= update and not again:
                     kept.append(line)
             except (json.JSONDecodeError, KeyError, TypeError):
                 continue  # cut off in the middle of a write
@@ -214,6 +217,7 @@ def _understood(about: dict[str, Any], recipe: Recipe, memory: tuple[Tensor, ...
         "seconds": float(about["seconds"]),
         "best": None if best is None else [float(part) for part in best],
         "flawless": int(about.get("flawless", 0)),
+        "owes_validation": bool(about.get("owes_validation", False)),
         "sums": {name: (float(total), int(count)) for name, (total, count) in about["sums"].items()},
         "memory": memory,
         "data": None if about.get("data") is None else dict(about["data"]),

@@ -38,7 +38,7 @@ def origin(task: Task) -> dict[str, Any] | None:
 
 def check_same_data(now: dict[str, Any] | None, before: dict[str, Any] | None, folder: Path) -> None:
     """A run goes on with the text that it began with, and is not that of another one."""
-    if now is not None and (before or now).get("train") != now.get("train"):
+    if now is not None and any((before or now).get(split) != now.get(split) for split in ("train", "valid")):
         raise UserError(
             f"The data of {folder} has changed since that run began; bring it back, or begin again in another --folder."
         )

@@ -35,6 +35,8 @@ class Member:
         self.problem, self.model, self.together = problem, model, together
         self.best: list[float] | None = about["best"]
         self.flawless: int = about["flawless"]
+        self.owes_validation: bool = about["owes_validation"]
+        """The one that is due after the update at which this run stands."""
         self.origin = origin(problem)
         check_same_data(self.origin, about["data"], folder.path)
         self.data = TrainingData(self.recipe, problem, self.seed, fabric.device)
@@ -46,7 +48,7 @@ class Member:
     def open_logs(self, update: int, tensorboard: bool) -> None:
         self.folder.begin()
         keep_learned(self.problem, self.folder.path)
-        self.folder.forget_after(update)
+        self.folder.forget_after(update, self.owes_validation)
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -77,7 +79,7 @@ class Member:
             "try a smaller learning_rate or set clip=1."
         )
 
-    def validate(self, weights: dict[str, Tensor] | None, update: int, seconds: float, due: bool) -> str:
+    def validate(self, weights: dict[str, Tensor] | None, update: int, seconds: float) -> str:
         """Keep the weights, those of the network or averaged ones, if they are the best so far.
 
         Where a run was stopped must not matter in the end: a validation that is not due leaves no trace but weights to
@@ -93,6 +95,7 @@ class Member:
         # The first process decides for all: answers may differ from device to device by rounding.
         score, flawless = self.fabric.broadcast((verdict.score, verdict.flawless))
         better = self.best is None or score > self.best
+        due, self.owes_validation = self.owes_validation, False
         if due:
             self.flawless = self.flawless + 1 if flawless else 0
             self.best = score if better else self.best
@@ -106,7 +109,8 @@ class Member:
 
     def about(self) -> dict[str, Any]:
         """For a checkpoint."""
-        return {"best": self.best, "flawless": self.flawless, "data": self.origin}
+        owes = {"owes_validation": True} if self.owes_validation else {}
+        return {"best": self.best, "flawless": self.flawless, "data": self.origin, **owes}
 
     def finish(self, update: int, seconds: float) -> None:
         """The card says that nothing is left to do."""

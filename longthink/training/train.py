@@ -42,6 +42,7 @@ _BEGINNING: dict[str, Any] = {
     "seconds": 0.0,
     "best": None,
     "flawless": 0,
+    "owes_validation": False,
     "sums": {},
     "memory": (),
     "data": None,

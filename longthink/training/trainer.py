@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -50,9 +50,14 @@ class TrainingOptions:
     tensorboard: bool = True
 
 
+_SLOW = 5.0
+"""Seconds of a validation from which on all is saved before it, too: whoever is killed in it loses nothing."""
+
+
 @contextmanager
 def _polite_interrupt(fabric: Fabric) -> Iterator[list[int]]:
-    """The first Ctrl-C is noted in the list, to be obeyed after the update in hand; the second one stops at once.
+    """The first Ctrl-C is noted in the list, to be obeyed after the update in hand; the second one stops at once. So
+    are the signals of a closed terminal and of those who end a job (kill, timeout, batch systems).
 
     Not where several processes would have to agree, nor in a thread, whose business signals are not.
     """
@@ -60,19 +65,24 @@ def _polite_interrupt(fabric: Fabric) -> Iterator[list[int]]:
     if fabric.world_size > 1 or threading.current_thread() is not threading.main_thread():
         yield asked
         return
-    before = signal.getsignal(signal.SIGINT)
+    ends = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, *ends)}
 
     def note(number: int, _frame: Any) -> None:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
-        os.write(2, b"\nStopping after this update; Ctrl-C again stops at once.\n")
+        with suppress(OSError):  # the terminal may be gone
+            os.write(2, b"\nStopping after this update; Ctrl-C again stops at once.\n")
 
-    signal.signal(signal.SIGINT, note)
+    for one, own in before.items():
+        if one == signal.SIGINT or own == signal.SIG_DFL:  # others may have been told to be ignored (nohup)
+            signal.signal(one, note)
     try:
         yield asked
     finally:
-        signal.signal(signal.SIGINT, before)
+        for one, own in before.items():
+            signal.signal(one, own)
 
 
 class Trainer:
@@ -107,6 +117,7 @@ class Trainer:
             self.graphed = GraphedObjective(objective, half, full_alone=self.recipe.alpha == 0)
         self.sums = {name: torch.tensor(total, device=fabric.device) for name, (total, _) in about["sums"].items()}
         self.counts: dict[str, int] = {name: count for name, (_, count) in about["sums"].items()}
+        self._validation_took = math.inf  # seconds, of the last one
 
     def run(self) -> None:
         device = self.fabric.device
@@ -133,6 +144,9 @@ class Trainer:
             for warning in {getattr(member.problem, "warning", "") for member in self.members} - {""}:
                 if not self._is_over():
                     report.say(warning)
+            if any(member.owes_validation for _, member in self._running()):  # it was ended in the middle of one
+                self._validate(late=False, report=report)
+                self._save()
             self._let_go(report)  # what had nothing left to do but this
             while not self._is_over():
                 self._one_update()
@@ -145,7 +159,9 @@ class Trainer:
                 if due or late or asked:
                     self.seconds = time.monotonic() - began
                     self._look_for_nan(report)
-                    self._validate(due, late, report)
+                    for _, member in self._running():
+                        member.owes_validation = due
+                    self._validate(late, report)
                     self._save()
                     self._let_go(report)
                 if (late or asked) and not self._is_over():
@@ -157,13 +173,22 @@ class Trainer:
             if member.failed is not None:
                 raise member.failed
 
-    def _validate(self, due: bool, late: bool, report: Report) -> None:
-        running = [(i, member) for i, member in self._running() if due or (late and member.best is None)]
-        if running and not due:
+    def _validate(self, late: bool, report: Report) -> None:
+        """Those that owe it, and when time is up those that have no weights to load yet."""
+        running = [(i, one) for i, one in self._running() if one.owes_validation or (late and one.best is None)]
+        if not running:
+            return
+        # The first process decides for all: each must save.
+        if self.fabric.broadcast(self._validation_took > _SLOW):
+            self._save()
+            report.update(self.update, "validating")
+        if not any(member.owes_validation for _, member in running):
             report.say("Time is up; one validation, so that there are weights to load.")
+        began = time.monotonic()
         for place, member in running:
             weights = None if self.average is None else self._share(self.average, place)
-            report.say(self._whose(member) + member.validate(weights, self.update, self.seconds, due))
+            report.say(self._whose(member) + member.validate(weights, self.update, self.seconds))
+        self._validation_took = time.monotonic() - began
 
     def _look_for_nan(self, report: Report) -> None:
         for _, member in self._running():

@@ -30,6 +30,7 @@ from longthink.training import files
 from longthink.training import trainer as training
 from longthink.training.checkpoint import RunFolder
 from longthink.training.files import read_tensors, write_json, write_tensors
+from longthink.training.member import Member
 from longthink.training.train import train
 from tests.training.toy import TOY, assert_same_end, metrics, options, train_on_one_thread
 
@@ -272,7 +273,7 @@ def resume(run: RunFolder) -> None:
     optimizer = make_optimizer(TOY, model)
     found = load_last([run], model, optimizer, average)
     assert found is not None
-    assert found[0].keys() == {"update", "seconds", "best", "flawless", "sums", "memory", "data"}
+    assert found[0].keys() == {"update", "seconds", "best", "flawless", "owes_validation", "sums", "memory", "data"}
     for weight in model.parameters():  # an optimiser whose memory has gone bad fails only when it is used
         weight.grad = torch.ones_like(weight)
     optimizer.step()
@@ -474,3 +475,63 @@ def test_an_interrupt_in_the_last_update_does_not_lose_the_end(
     monkeypatch.setattr(training.Trainer, "_one_update", make_update)
     run = train(TOY, 0, options(tmp_path))
     assert json.loads((run / "card.json").read_text())["finished"]["updates"] == TOY.updates
+
+
+@pytest.mark.parametrize("ended", [signal.SIGTERM, signal.SIGHUP])
+def test_a_job_that_is_ended_keeps_every_update(tmp_path: Path, ended: signal.Signals) -> None:
+    made = training.Trainer._one_update
+
+    def update(trainer: training.Trainer) -> None:
+        made(trainer)
+        if trainer.update == 5:
+            signal.raise_signal(ended)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(training.Trainer, "_one_update", update)
+        with pytest.raises(KeyboardInterrupt):
+            train(TOY, 0, options(tmp_path))
+    assert signal.getsignal(ended) == signal.SIG_DFL
+    (run,) = tmp_path.iterdir()
+    assert read_tensors(run / "last.safetensors")[1]["update"] == 5
+
+
+def test_who_is_told_to_ignore_a_closed_terminal_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As nohup does."""
+    made = training.Trainer._one_update
+
+    def update(trainer: training.Trainer) -> None:
+        made(trainer)
+        signal.raise_signal(signal.SIGHUP)
+
+    monkeypatch.setattr(training.Trainer, "_one_update", update)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        run = train(TOY, 0, options(tmp_path))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (run / "card.json").exists()
+
+
+@pytest.mark.parametrize("which", [1, 2])
+@pytest.mark.parametrize("logged", [False, True])
+def test_being_killed_in_a_validation_loses_nothing(tmp_path: Path, which: int, logged: bool) -> None:
+    """The first validation, or the last one: it is made when the run goes on, and noted once."""
+    whole = train(TOY, 0, options(tmp_path / "whole"))
+    validate, calls = Member.validate, []
+
+    def killed(member: Member, *arguments: Any) -> str:
+        calls.append(member)
+        if len(calls) == which:
+            if logged:
+                validate(member, *arguments)
+            raise RuntimeError("killed")
+        return validate(member, *arguments)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(training, "_SLOW", -1.0)
+        patched.setattr(Member, "validate", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            train(TOY, 0, options(tmp_path / "cut"))
+    (cut,) = (tmp_path / "cut").iterdir()
+    assert read_tensors(cut / "last.safetensors")[1]["update"] == which * TOY.updates_an_epoch
+    assert_same_end(train(TOY, 0, options(tmp_path / "cut")), whole)
