@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,7 +15,7 @@ from longthink.solving import usual_size
 from longthink.studies import studies
 from longthink.studies.base import Study
 from longthink.tasks import task, tasks
-from longthink.training.recipe import Recipe
+from longthink.training.recipe import Recipe, settings_of
 from longthink.training.validation import in_words
 
 
@@ -26,6 +27,17 @@ def list(kind: str) -> tuple[str, ...]:
 def recipe(name: str) -> Recipe:
     """A published recipe by name; ``override`` changes it."""
     return recipes[name]
+
+
+def settings(recipe: str) -> dict[str, str]:
+    """All settings of a published recipe and their values, both as ``override`` and the command line take them."""
+    return {key: _typed(value) for key, value in settings_of(recipes[recipe]).items()}
+
+
+def _typed(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return value if isinstance(value, str) else "none" if value is None else json.dumps(value)
 
 
 def table(kind: str) -> tuple[dict[str, Any], ...]:

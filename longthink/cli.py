@@ -425,19 +425,23 @@ def study(
 @app.command()
 def bench(
     what: Annotated[
-        str, typer.Argument(metavar="WHAT", help="cvmm, deepthinking, dnc, explore, generators, language or router.")
+        str,
+        typer.Argument(
+            metavar="WHAT",
+            help="cvmm (a mixture of experts), deepthinking (a maze network), dnc, explore (the page), generators "
+            "(making problems), language (a language model) or router.",
+        ),
     ],
     out: Annotated[Path | None, typer.Option(help="A folder for <hardware>.json.")] = None,
     as_json: Json = False,
 ) -> None:
     """Time fast paths beside the plain ones that they replace, in one run."""
-    from longthink.bench import cvmm, deepthinking, dnc, explore, generators, language, router, timing
-    from longthink.terminal import print_table
+    from longthink.bench import cvmm, deepthinking, dnc, explore, generators, language, router, shown, timing
 
     gpu = timing.device() == "cuda"
     measures: dict[str, Callable[[], dict[str, Any]]] = {
         # On a CPU just enough to see that it runs.
-        "cvmm": lambda: cvmm.measure() if gpu else cvmm.measure(256, 32, 2, 16, (4, 8), 3),
+        "cvmm": lambda: cvmm.measure() if gpu else cvmm.measure(256, 32, 2, 16, (4, 8), 100),
         "deepthinking": lambda: (
             deepthinking.measure((50, 200, 400)) if gpu else deepthinking.measure((4,), 16, 3, False)
         ),
@@ -455,10 +459,7 @@ def bench(
     if as_json:
         print(json.dumps(found))
         return
-    rows = [[_cell(value) for value in row.values()] for row in found["rows"]]
-    print_table(list(found["rows"][0]), rows, f"{found['benchmark']} ({found['hardware']})")
-    if not gpu and what not in ("explore", "generators"):
-        print("A toy size, to see that it runs: the table that counts is made on a GPU.")
+    shown.show(what, found, gpu)
 
 
 @app.command("list")
@@ -480,6 +481,9 @@ def show_list(
 
     texts = [[_cell(value) for value in row.values()] for row in rows]
     print_table(list(rows[0]), texts)
+    if kind == "recipes" and like in catalogue.list(kind):
+        print(f"longthink train {like} --set SETTING=VALUE changes any of these:")
+        print_table(["setting", "value"], [[*pair] for pair in catalogue.settings(like).items()])
 
 
 def _cell(value: Any) -> str:

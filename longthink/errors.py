@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, get_args, get_type_hints
+from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class UserError(Exception):
@@ -101,3 +105,40 @@ def check_options(
             continue
         if types and (not isinstance(value, types) or (isinstance(value, bool) and bool not in types)):
             raise UserError(f"The option {name} of {kind} must be {words}, not {value!r}.")
+
+
+def describe(kind: type, words: str) -> None:
+    """Let options be checked that take parts of this class, which a complaint calls so."""
+    _PLAIN[kind] = ((kind,), words)
+
+
+def check_rates(options: Mapping[str, Any]) -> None:
+    """All that models, layers and their parts call dropout is a probability."""
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            check_rates(value)
+        elif key.endswith("dropout") and not (isinstance(value, int | float) and 0 <= value < 1):
+            raise UserError(f"{key} must be a probability below 1, such as 0.1, not {value!r}.")
+
+
+def checked(kind: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """For the constructor of a layer, which people call by hand: its arguments are checked as those by name are."""
+
+    def decorate(make: Callable[P, T]) -> Callable[P, T]:
+        signature = inspect.signature(make)
+
+        @functools.wraps(make)
+        def complain_or_make(*args: P.args, **named: P.kwargs) -> T:
+            given = dict(zip(signature.parameters, args, strict=False)) | named
+            given.pop("self", None)
+            check_options(kind, make, given, filled=("self",))
+            check_rates(given)
+            try:
+                signature.bind(*args, **named)
+            except TypeError as error:
+                raise UserError(f"{kind[0].upper()}{kind[1:]} is not made like this: {error}.") from None
+            return make(*args, **named)
+
+        return complain_or_make
+
+    return decorate

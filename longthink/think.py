@@ -11,6 +11,7 @@ States and contexts are any nesting of tuples, lists, dicts and named tuples who
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -64,7 +65,7 @@ class Moment:
         state: State,
         previous: State,
         context: Context,
-        notes: dict[str, Tensor | None],
+        notes: Notes,
         alive: Tensor | None = None,
     ) -> None:
         self.model, self.count, self.context, self.notes = model, count, context, notes
@@ -124,23 +125,31 @@ def unfold(
     ``moment.state`` and ``moment.context`` may be replaced between two steps: put noise into the state, or look at a
     changed problem (``moment.context = model.look(other_x)``) and think on.
     """
-    if steps is not None and steps < 0:
-        raise UserError(f"The number of steps must be 0 or more, not {steps}.")
-    limit = getattr(model, "max_steps", None)
-    if limit is not None and steps is not None and steps > limit:
-        raise UserError(f"This feed-forward network has {limit} blocks; ask for at most {limit} steps, not {steps}.")
+    if steps is not None:
+        check_steps(model, steps)
     context = _looked(model, x) if context is None else context
     state = model.start(context) if state is None else state
     wanted_notes = tuple(notes)
     count = 0
     while steps is None or count < steps:
         count += 1
-        taken: dict[str, Tensor | None] = dict.fromkeys(wanted_notes)
+        taken = Notes(wanted_notes)
         with _taking(taken):
             new = model.step(state, context)
         moment = Moment(model, count, new, state if keep_previous else None, context, taken)
         yield moment
         state, context = moment.state, moment.context
+
+
+def check_steps(model: Thinker, steps: int, fewest: int = 0) -> None:
+    """Complain about steps that no network takes, or not this one."""
+    if steps < fewest:
+        raise UserError(f"The number of steps must be {fewest} or more, not {steps}.")
+    limit = getattr(model, "max_steps", None)
+    if limit is not None and steps > limit:
+        raise UserError(
+            f"Each step of this network has weights of its own; ask for at most {limit} steps, not {steps}."
+        )
 
 
 def _looked(model: Thinker, x: Any) -> Context:
@@ -169,11 +178,11 @@ def think(
     earlier thought, ``context`` saves looking again; with ``read=False`` nobody needs the last logits, and none are
     made.
     """
-    watch = (watch,) if isinstance(watch, str) else watch
-    watchers = dict(watch) if isinstance(watch, Mapping) else {name: _watcher(name) for name in watch}
-    noted = [name for name in watchers if not isinstance(watch, Mapping) and name not in _BUILT_IN]
+    names = (watch,) if isinstance(watch, str) else tuple(watch)
+    noted = [] if isinstance(watch, Mapping) else [name for name in names if name not in _BUILT_IN]
+    beginning = Notes(noted)
+    watchers = dict(watch) if isinstance(watch, Mapping) else {name: _watcher(name, beginning) for name in names}
     keep_previous = halt is not None or "change" in watchers or isinstance(watch, Mapping)
-    beginning: dict[str, Tensor | None] = dict.fromkeys(noted)
     with _taking(beginning):
         context = _looked(model, x) if context is None else context
         state = model.start(context) if state is None else state
@@ -226,11 +235,20 @@ def think(
     return Thought(logits, steps_used, final_state, _stack(records, beginning))
 
 
-_notes: ContextVar[dict[str, Tensor | None] | None] = ContextVar("notes", default=None)
+class Notes(dict[str, Tensor | None]):
+    """What layers noted, in one step or at the start, under the names that somebody watches."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__(dict.fromkeys(names))
+        self.offered: set[str] = set()
+        """All that they could have noted."""
+
+
+_notes: ContextVar[Notes | None] = ContextVar("notes", default=None)
 
 
 @contextmanager
-def _taking(taken: dict[str, Tensor | None]) -> Iterator[None]:
+def _taking(taken: Notes) -> Iterator[None]:
     token = _notes.set(taken)
     try:
         yield
@@ -256,7 +274,11 @@ def wanted(name: str) -> bool:
     if torch.compiler.is_compiling():
         return False
     notes = _notes.get()
-    return notes is not None and _layer.get() + name in notes
+    if not notes:
+        return False
+    whole = _layer.get() + name
+    notes.offered.add(whole)
+    return whole in notes
 
 
 def note(name: str, value: Tensor) -> None:
@@ -313,21 +335,23 @@ _BUILT_IN: dict[str, Watcher] = {
 }
 
 
-def _watcher(name: str) -> Watcher:
+def _watcher(name: str, beginning: Notes) -> Watcher:
     if name in _BUILT_IN:
         return _BUILT_IN[name]
 
     def read_note(moment: Moment) -> Tensor:
         value = moment.notes[name]
         if value is None:
-            built_in = ", ".join(_BUILT_IN)
-            raise UserError(f"This model notes nothing named {name!r}; every model has: {built_in}.")
+            known = [*sorted(moment.notes.offered | beginning.offered), *_BUILT_IN]
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"what it has is: {', '.join(known)}."
+            raise UserError(f"This model notes nothing named {name!r}; {hint}")
         return value
 
     return read_note
 
 
-def _stack(records: dict[str, list[Tensor]], beginning: dict[str, Tensor | None]) -> dict[str, Tensor]:
+def _stack(records: dict[str, list[Tensor]], beginning: Notes) -> dict[str, Tensor]:
     """One tensor a name, time at axis 1: what was noted at the start, then the steps."""
     trace = {}
     for name, values in records.items():

@@ -356,6 +356,16 @@ def test_lists(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[0]["name"] in capsys.readouterr().out
 
 
+def test_settings_of_a_recipe_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "recipes", "text-small-sigma_moe"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["model.feedforward_options.experts", "8"] in lines
+    assert ["learning_rate", "0.001"] in lines
+    assert ["horizon", "none"] in lines
+    assert main(["list", "recipes", "text-small-sigma_mo"]) == 0
+    assert "--set" not in capsys.readouterr().out
+
+
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.strip() == lt.__version__

@@ -155,7 +155,7 @@ def test_chances_are_kept() -> None:
         (lambda m: list(sample(m, [1], 0, 2)), "between 1 and"),
         (lambda m: list(sample(m, [1], LONGEST + 1, 2)), "between 1 and"),
         (lambda m: list(sample(m, [12], 5, 2)), "not among the model's 12"),
-        (lambda m: list(sample(m, [1], 5, 3)), "has 2 blocks"),
+        (lambda m: list(sample(m, [1], 5, 3)), "at most 2 steps, not 3"),
         (lambda m: choose(torch.tensor([0.0, math.nan]), Style(), 0.5), "not a number"),
     ],
 )

@@ -82,6 +82,10 @@ def test_unknown_note_is_one_sentence() -> None:
         think(Halver(), X, 2, watch=("attention",))
     with pytest.raises(UserError, match="notes nothing named 'attention'"):
         think(Halver(), X, 2, watch="attention")  # a word is one name, not its letters
+    with pytest.raises(UserError, match=r"notes nothing named 'distanse'; did you mean 'distance'\?"):
+        think(Halver(), X, 2, watch="distanse")
+    with pytest.raises(UserError, match=r"what it has is: distance, logits, change, confidence, state\."):
+        think(Halver(), X, 2, watch="x")
 
 
 def test_a_batch_is_not_its_inputs() -> None:

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from longthink.errors import UserError
-from longthink.inspect.pieces import Seen, at_test_time, check_steps, entries, first_notes, noted_columns, rounded
-from longthink.think import Thinker
+from longthink.inspect.pieces import Seen, at_test_time, entries, first_notes, noted_columns, rounded
+from longthink.layers.experts import Experts
+from longthink.layers.feedforward import Dense
+from longthink.layers.product_keys import ProductKeys
+from longthink.think import Thinker, check_steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,28 +24,51 @@ class ActiveUnits:
     """Step t is entry t - 1; or the t-th layer that was applied, where a step is a group of layers."""
 
     mean: Tensor  # [steps], over all tokens
-    deviation: Tensor  # [steps]
+    deviation: Tensor  # [steps]: the standard deviation over the same tokens
     tokens: int
     entries: str = "step"  # or "layer"
+    units: int | None = None  # how many hidden units a layer has; None where nobody knows
+
+    @property
+    def of_all(self) -> str:
+        return "" if self.units is None else f" of {self.units:,}"
 
     def to_json(self) -> dict[str, Any]:
         mean, deviation = rounded(self.mean), rounded(self.deviation)
-        return {"tokens": self.tokens, "entries": self.entries, "mean": mean, "deviation": deviation}
+        about = {"tokens": self.tokens, "entries": self.entries, "units": self.units}
+        return {**about, "mean": mean, "deviation": deviation}
 
 
 def active_units(model: Thinker, inputs: Seen, steps: int, chunk: int = 20) -> ActiveUnits:
     """Think about all samples and count the units that are not zero."""
-    check_steps(model, steps)
+    check_steps(model, steps, fewest=1)
     with at_test_time(model):
         if first_notes(model, inputs, ("active",))["active"] is None:
-            raise UserError("This model has no feed-forward layers that count active units; look at a Transformer.")
+            raise UserError(
+                "This model has no feed-forward layers that count active units; look at a Transformer, such as ctl."
+            )
         noted = noted_columns(model, inputs, steps, ("active",), chunk)
         count = torch.cat([part.double().cpu() for (part,) in noted], 1)
-    return ActiveUnits(count.mean(1), count.std(1, correction=0), count.shape[1], entries(model))
+    deviation, tokens = count.std(1, correction=0), count.shape[1]
+    return ActiveUnits(count.mean(1), deviation, tokens, entries(model), hidden_units(model))
+
+
+def hidden_units(model: Thinker) -> int | None:
+    """How many a layer has, used or not, where all layers that count them have as many."""
+    found = set()
+    for part in model.modules() if isinstance(model, nn.Module) else ():
+        if isinstance(part, Experts):
+            experts, _, size = part.up.shape
+            found.add(experts * size)
+        elif isinstance(part, ProductKeys):
+            found.add(len(part.values))
+        elif isinstance(part, Dense) and part.noted:
+            found.add(len(part.up.weight))
+    return found.pop() if len(found) == 1 else None
 
 
 def draw(found: ActiveUnits, title: str = "") -> Any:
-    """Mean and deviation of each step, as bars."""
+    """Mean and standard deviation of each step, as bars."""
     from matplotlib.ticker import MaxNLocator
 
     from longthink.inspect.figures import figure
@@ -51,9 +77,9 @@ def draw(found: ActiveUnits, title: str = "") -> Any:
     axes = new.add_subplot()
     steps = range(1, len(found.mean) + 1)
     axes.bar(steps, found.mean.tolist(), yerr=found.deviation.tolist(), color="#4c78a8", ecolor="#888888", capsize=2)
-    axes.set(xlabel=found.entries, ylabel="active hidden units of a token")
+    axes.set(xlabel=found.entries, ylabel=f"active units{found.of_all}")
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if title:
-        axes.set_title(title, size=11, loc="left")
+    bars = f"of a token: mean of {found.tokens:,}, and their standard deviation"
+    axes.set_title("\n".join([title, bars] if title else [bars]), size=10, loc="left")
     return new

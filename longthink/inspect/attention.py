@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from longthink.errors import UserError
-from longthink.inspect.pieces import OnStep, at_test_time, check_steps, device_of, nobody, rounded
-from longthink.think import Thinker, unfold
+from longthink.inspect.pieces import OnStep, at_test_time, device_of, nobody, rounded
+from longthink.think import Thinker, check_steps, unfold
 
 WATCHED = ("attention", "gate")
 _MOST_PANELS = 24
@@ -67,7 +67,7 @@ def attention_maps(
     model: Thinker, inputs: Tensor, steps: int, words: Sequence[str] = (), on_step: OnStep = nobody
 ) -> AttentionMaps:
     """Think about the first sample and keep its attention and gates. ``words`` are its tokens."""
-    check_steps(model, steps)
+    check_steps(model, steps, fewest=1)
     one = inputs[:1].to(device_of(model))
     with at_test_time(model):
         kept: dict[str, list[Tensor]] = {name: [] for name in WATCHED}

@@ -161,8 +161,13 @@ def _opened(
     return Opened(weights, loaded, as_json, out, plot, settings)
 
 
-def command(name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command of a function that is given opened weights, with the options that all of them have."""
+def command(
+    name: str | None = None, *, answers: bool = False, repeats: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function that is given opened weights, with the options that all of them have.
+
+    Some need problems with ``answers``, which a language model has not, some a step that ``repeats``.
+    """
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
         # A network thinks for a step at least; a DNC's steps after its reading may be none, as its default says.
@@ -182,7 +187,14 @@ def command(name: str | None = None) -> Callable[[Callable[..., None]], Callable
             at_least(0, seed=own.get("seed", 0))
             if own.get("steps") is not None:
                 at_least(fewest_steps, steps=own["steps"])
-            function(_opened(weights, device, as_json, out, plot, settings or ()), **own)
+            opened = _opened(weights, device, as_json, out, plot, settings or ())
+            from longthink.inspect.pieces import check_answers, check_repeats
+
+            if answers:
+                check_answers(opened.loaded.task, opened.name)
+            if repeats:
+                check_repeats(opened.loaded.model, opened.name)
+            function(opened, **own)
 
         first, *shared = list(signature(run, eval_str=True).parameters.values())[:-1]
         own = list(signature(function, eval_str=True).parameters.values())[1:]

@@ -18,7 +18,8 @@ from longthink.errors import UserError
 from longthink.inspect.pieces import (
     OnStep,
     at_test_time,
-    check_steps,
+    check_answers,
+    check_repeats,
     device_of,
     distance,
     length,
@@ -28,7 +29,7 @@ from longthink.inspect.pieces import (
 )
 from longthink.solving import AT_REST
 from longthink.tasks.base import Split, Task
-from longthink.think import State, Thinker, unfold
+from longthink.think import State, Thinker, check_steps, unfold
 from longthink.training.files import finite
 
 FIXED, CYCLE, DRIFT, EXPLOSION = "fixed point", "limit cycle", "drift", "explosion"
@@ -101,7 +102,8 @@ def settle(
     again and again. Drift: it still moves after the last step, and does none of these; where the change is falling,
     more steps may bring it to rest.
     """
-    check_steps(model, steps)
+    check_repeats(model)
+    check_steps(model, steps, fewest=1)
     if steps < FEWEST_STEPS or longest_period < 2:
         raise UserError(f"A verdict needs at least {FEWEST_STEPS} steps and a longest period of 2 or more.")
     moved, changed, verdicts, periods = [], [], [], []
@@ -253,6 +255,7 @@ def overthinking(
 
     Nothing is cut short for states at rest: all steps are taken.
     """
+    check_answers(task)
     if train_steps < 1:
         raise UserError("This network takes no steps of thinking, so it cannot overthink.")
     limit = getattr(model, "max_steps", None)

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from longthink.errors import UserError, unknown
-from longthink.inspect.pieces import check_steps, pieces
+from longthink.inspect.pieces import check_answers, pieces
 from longthink.tasks.base import Batch, Task, join
-from longthink.think import State, Thinker
+from longthink.think import State, Thinker, check_steps
 
 Generators: TypeAlias = Sequence[torch.Generator]
 """One a sample, so that what happens to a sample does not depend on its neighbours."""
@@ -205,6 +205,7 @@ def check(
     model: Thinker, task: Task, batch: Batch, disturbances: Sequence[Disturbance], steps: int, chunk: int
 ) -> None:
     """All complaints, before any work."""
+    check_answers(task)
     if not disturbances:
         raise UserError("There is no disturbance; ask for at least one, such as noise.")
     for one in disturbances:
@@ -219,10 +220,10 @@ def _check_steps(model: Thinker, one: Disturbance, steps: int) -> None:
     """Steps before the disturbance count too: a complaint about them names it, as it may be one nobody asked for."""
     if one.at < 0:
         raise UserError(f"A disturbance comes after 0 steps or more, not {one.at}.")
-    check_steps(model, steps)
+    check_steps(model, steps, fewest=1)
     limit = getattr(model, "max_steps", None)
     if limit is not None and one.at + steps > limit:
         raise UserError(
-            f"The disturbance {one.label} and {steps} steps after it need {one.at + steps} blocks, "
-            f"and this feed-forward network has {limit}; disturb it after step {limit - steps} at the latest."
+            f"The disturbance {one.label} and {steps} steps after it need {one.at + steps} steps, "
+            f"and this network has weights for {limit}; disturb it after step {limit - steps} at the latest."
         )

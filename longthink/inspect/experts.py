@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from longthink.errors import UserError
-from longthink.inspect.pieces import Seen, at_test_time, check_steps, entries, first_notes, noted_columns, rounded
-from longthink.think import Thinker
+from longthink.inspect.pieces import Seen, at_test_time, entries, first_notes, noted_columns, rounded
+from longthink.think import Thinker, check_steps
 
 WATCHED = ("experts", "gates", "usage")
 
@@ -46,6 +46,12 @@ class ExpertUse:
         """How many experts got no token: [steps]."""
         return (self.share == 0).sum(1)
 
+    def pair(self, entry: int) -> tuple[int, int, float]:
+        """The two experts that most tokens went to together, and the share of those tokens."""
+        both = (self.together[entry] * self.share[entry][:, None]).triu(1)
+        one, other = divmod(int(both.argmax()), len(both))
+        return one, other, float(both[one, other])
+
     def to_json(self) -> dict[str, Any]:
         return {
             "k": self.k,
@@ -61,7 +67,7 @@ class ExpertUse:
 
 def expert_use(model: Thinker, inputs: Seen, steps: int, chunk: int = 20) -> ExpertUse:
     """Think about all samples and count where their tokens go."""
-    check_steps(model, steps)
+    check_steps(model, steps, fewest=1)
     counts: Tensor | None = None
     weights: Tensor | None = None
     tokens = k = 0
@@ -69,7 +75,7 @@ def expert_use(model: Thinker, inputs: Seen, steps: int, chunk: int = 20) -> Exp
         first = first_notes(model, inputs, WATCHED)
         usage = first["usage"]
         if usage is None or any(value is None for value in first.values()):
-            raise UserError("This model has no experts; look at one with feedforward='experts'.")
+            raise UserError("This model has no experts; look at one that has some: of the shipped weights, text.")
         number = usage.shape[-1]
         for chosen, gates in noted_columns(model, inputs, steps, ("experts", "gates"), chunk):
             k = chosen.shape[-1]

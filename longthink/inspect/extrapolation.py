@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from longthink.errors import UserError
 from longthink.evaluate import Curve, evaluate
-from longthink.inspect.pieces import at_test_time, check_steps, device_of
+from longthink.inspect.pieces import at_test_time, device_of
 from longthink.tasks.base import Batch, Task, check_difficulty
-from longthink.think import Thinker, ThinkingModule, tensors, unfold
+from longthink.think import Thinker, ThinkingModule, check_steps, tensors, unfold
 from longthink.training.files import finite
 
 
@@ -146,12 +146,12 @@ def receptive_field(
     Both are computed in double precision by the same operations, so that where nothing arrives not even the last bit
     differs; a ``threshold`` counts only what differs by more. Of several samples the farthest counts.
     """
-    check_steps(model, steps)
-    if not threshold >= 0:
-        raise UserError(f"The threshold must be 0 or more, not {threshold}.")
     space = tuple(batch.inputs.shape[2:])
     if not batch.inputs.is_floating_point() or not space:
         raise UserError("A receptive field needs strings or pictures, whose places have neighbours; tokens have none.")
+    check_steps(model, steps, fewest=1)
+    if not threshold >= 0:
+        raise UserError(f"The threshold must be 0 or more, not {threshold}.")
     where = tuple(size // 2 for size in space) if place is None else tuple(place)
     if len(where) != len(space) or any(not 0 <= p < size for p, size in zip(where, space, strict=True)):
         raise UserError(f"The place {list(where)} is not in an input of {' x '.join(map(str, space))}.")

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from longthink.errors import UserError
 from longthink.evaluate import Curve, curve
-from longthink.inspect.pieces import OnStep, at_test_time, check_steps, first_notes, nobody, noted_columns, rounded
+from longthink.inspect.pieces import OnStep, at_test_time, first_notes, nobody, noted_columns, rounded
 from longthink.loading import Loaded
 from longthink.tasks import Batch
+from longthink.think import check_steps
 
 THRESHOLDS = (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2)
 EDGES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1.0)
@@ -81,10 +82,10 @@ def shut(
     count = LONG * trained if steps is None else steps
     with at_test_time(loaded.model):
         if first_notes(loaded.model, batch.inputs, ("gate",))["gate"] is None:
-            raise UserError("This model has no gates; look at a router.")
+            raise UserError("This model has no gates; look at a router, such as ctl.")
     if "gate_threshold" not in getattr(loaded.model, "adjustable", ()):
         raise UserError("This model's gates cannot be shut: it has no gate_threshold; inspect attention shows them.")
-    check_steps(loaded.model, count)
+    check_steps(loaded.model, count, fewest=1)
     settings = [[f"model.gate_threshold={threshold}"] for threshold in thresholds]
     variants = [loaded.with_settings(one).model for one in settings]  # complains before the work
     curves = []

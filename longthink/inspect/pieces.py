@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from longthink.errors import UserError
+from longthink.tasks.base import Task
 from longthink.think import Thinker, tensors, think, unfold
 from longthink.training.files import finite
 
@@ -102,13 +103,20 @@ def pieces(samples: int, chunk: int) -> list[slice]:
     return [slice(int(part[0]), int(part[-1]) + 1) for part in parts]
 
 
-def check_steps(model: Thinker, steps: int) -> None:
-    """The loop's own complaints, before any work."""
-    if steps < 1:
-        raise UserError(f"The number of steps must be 1 or more, not {steps}.")
-    limit = getattr(model, "max_steps", None)
-    if limit is not None and steps > limit:
-        raise UserError(f"This feed-forward network has {limit} blocks; ask for at most {limit} steps, not {steps}.")
+def check_answers(task: Task, name: str = "This network") -> None:
+    """Complain about language models, of which nobody can say what they solve, before a verdict that means nothing."""
+    if hasattr(task, "stream"):
+        raise UserError(f"{name} is a language model: it has no answers to solve; longthink eval measures its bits.")
+
+
+def check_repeats(model: Thinker, name: str = "This network") -> None:
+    """Complain about models that cannot think on."""
+    blocks = getattr(model, "max_steps", None)
+    if blocks is not None:
+        raise UserError(
+            f"{name} cannot think on: its {blocks} steps are layers with weights of their own, each taken once; "
+            "choose a network that repeats one step, such as prefix_sums."
+        )
 
 
 def distance(one: Any, other: Any) -> Tensor:

@@ -23,7 +23,7 @@ from longthink.inspect.command_line import (
 )
 
 
-@command()
+@command(answers=True)
 def perturb(
     opened: Opened,
     disturb: Annotated[
@@ -34,7 +34,10 @@ def perturb(
         ),
     ] = None,
     difficulty: Difficulty = None,
-    steps: Annotated[int, typer.Option(help="Steps after the disturbance.")] = 100,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Steps after the disturbance; 100 if left out, or all that distinct layers leave."),
+    ] = None,
     std: Annotated[float, typer.Option(help="Of the noise.")] = 1.0,
     flips: Annotated[int, typer.Option(help="How many bits are flipped.")] = 1,
     rooms: Annotated[int, typer.Option(help="How far the goal moves.")] = 2,
@@ -54,6 +57,10 @@ def perturb(
     options: dict[str, dict[str, Any]] = {"noise": {"std": std}, "flips": {"count": flips}, "goal": {"rooms": rooms}}
     texts = [] if each_bit else disturb or [one.label for one in disturbances.table_5_5()]
     chosen = [disturbances.parse(text, **options.get(text.partition("@")[0], {})) for text in texts]
+    if steps is None:
+        latest = max((one.at for one in chosen), default=disturbances.LATE)
+        limit = getattr(loaded.model, "max_steps", None)
+        steps = 100 if limit is None else min(100, max(1, limit - latest))
     size = opened.size(difficulty)
     batch = opened.sample(samples, size, seed)
     about = f"{opened.name}, {size} {loaded.task.unit}"
@@ -76,7 +83,7 @@ def perturb(
     )
 
 
-@command()
+@command(repeats=True)
 def convergence(
     opened: Opened,
     difficulty: Difficulty = None,
@@ -101,7 +108,7 @@ def convergence(
     real = opened.sample(samples, size, seed).inputs
     nonsense = asked.noise_like(real, loaded.task.shape.get("vocabulary"), seed)
     if steps is None:
-        steps = getattr(loaded.model, "max_steps", None) or max(asked.FEWEST_STEPS, 5 * loaded.recipe.steps)
+        steps = max(asked.FEWEST_STEPS, 5 * loaded.recipe.steps)
     half = torch.autocast(asked.device_of(loaded.model).type, torch.bfloat16, enabled=precision == "bf16")
     with counted(2 * samples * steps, opened.as_json) as on_step, half:
         found = [
@@ -138,7 +145,7 @@ def convergence(
     )
 
 
-@command()
+@command(answers=True, repeats=True)
 def overthinking(
     opened: Opened,
     difficulty: Difficulties = None,
@@ -182,7 +189,7 @@ def overthinking(
     )
 
 
-@command("hard-to-easy")
+@command("hard-to-easy", answers=True)
 def hard_to_easy(
     opened: Opened,
     difficulty: Difficulties = None,
@@ -221,7 +228,7 @@ def hard_to_easy(
     )
 
 
-@command()
+@command(answers=True)
 def sizes(
     opened: Opened,
     beside: Annotated[list[str] | None, typer.Option(help="Other weights for the same task; several are fine.")] = None,
@@ -260,7 +267,9 @@ def _peak(curve: Any) -> list[str]:
 def receptive_field(
     opened: Opened,
     difficulty: Difficulty = None,
-    steps: Annotated[int, typer.Option(help="How long to think.")] = 8,
+    steps: Annotated[
+        int | None, typer.Option(help="How long to think; 8 steps if left out, or all of fewer distinct layers.")
+    ] = None,
     place: Annotated[str | None, typer.Option(help="Where the input changes, as 7 or 4,9; the middle.")] = None,
     threshold: Annotated[float, typer.Option(help="Count only what differs by more.")] = 0.0,
     samples: Samples = 2,
@@ -274,8 +283,9 @@ def receptive_field(
     size = opened.size(difficulty)
     batch = opened.sample(samples, size, seed)
     where = None if place is None else whole_numbers("place", place)
-    found = asked.receptive_field(loaded.model, loaded.task, batch, steps, where, threshold=threshold)
     limit = getattr(loaded.model, "max_steps", None)
+    count = min(8, limit or 8) if steps is None else steps
+    found = asked.receptive_field(loaded.model, loaded.task, batch, count, where, threshold=threshold)
     found = asked.with_steps_used(found, curve(loaded.model, loaded.task, batch, limit or 3 * loaded.recipe.steps))
     rows = [
         [str(t), *("-" if d < 0 else str(d) for d in distances)]

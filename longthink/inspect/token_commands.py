@@ -81,7 +81,7 @@ def _mean_seen(seen: Tensor) -> Tensor:
     return seen.sum(0) / (seen > 0).sum(0).clamp_min(1)
 
 
-@command()
+@command(answers=True)
 def gates(
     opened: Opened,
     thresholds: Annotated[str | None, typer.Option(help="A,B,..: gates below these are shut.")] = None,
@@ -135,16 +135,20 @@ def experts(
 
     inputs = opened.seen(samples, difficulty, seed)
     found = asked.expert_use(loaded.model, inputs, opened.steps(steps))
-    rows = [
-        [str(i + 1), f"{float(found.evenness[i]):.3f}", str(int(found.unused[i])), listed(_busiest(found.share[i]))]
-        for i in range(len(found.share))
-    ]
-    table = (
-        (found.entries, "evenness", "unused", "busiest"),
-        rows,
-        f"{opened.name}: {found.tokens:,} tokens, {found.k} expert{'' if found.k == 1 else 's'} each",
+    pairs = found.k > 1  # one expert a token is alone
+    rows = []
+    for i, share in enumerate(found.share):
+        row = [str(i + 1), f"{float(found.evenness[i]):.3f}", str(int(found.unused[i])), listed(_busiest(share))]
+        if pairs:
+            one, other, part = found.pair(i)
+            row.append(f"{one} and {other} ({part:.0%})")
+        rows.append(row)
+    columns = (found.entries, "evenness", "unused", "busiest", *(("most together",) if pairs else ()))
+    about = (
+        f"{opened.name}: {found.tokens:,} tokens, each goes to {found.k} of {len(found.share[0])} experts\n"
+        "evenness: 1 if all experts get as many tokens; percentages are of all tokens"
     )
-    opened.give(found.to_json(), table, lambda: asked.draw(found, opened.name))
+    opened.give(found.to_json(), (columns, rows, about), lambda: asked.draw(found, opened.name))
 
 
 @command()
@@ -162,9 +166,11 @@ def active(
     inputs = opened.seen(samples, difficulty, seed)
     found = asked.active_units(loaded.model, inputs, opened.steps(steps))
     rows = [
-        [str(i + 1), f"{float(found.mean[i]):.1f}", f"{float(found.deviation[i]):.1f}"] for i in range(len(found.mean))
+        [str(i + 1), f"{mean:.1f}{found.of_all}", f"{deviation:.1f}"]
+        for i, (mean, deviation) in enumerate(zip(found.mean.tolist(), found.deviation.tolist(), strict=True))
     ]
-    table = ((found.entries, "active units", "deviation"), rows, f"{opened.name}: {found.tokens:,} tokens")
+    about = f"{opened.name}: active hidden units of a token, mean and standard deviation of {found.tokens:,} tokens"
+    table = ((found.entries, "active units", "deviation"), rows, about)
     opened.give(found.to_json(), table, lambda: asked.draw(found, opened.name))
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longthink.errors import UserError, check_options, unknown
+from longthink.errors import UserError, check_options, checked, unknown
 from longthink.layers.balance import balances, usage
 from longthink.layers.dropout import dropout
-from longthink.layers.feedforward import ACTIVATIONS, FeedForward, feedforwards, note_active
+from longthink.layers.feedforward import ACTIVATIONS, FeedForward, feedforwards, named, note_active
 from longthink.layers.selection import Chosen, Selection, selections
 from longthink.ops.cvmm import cvmm, expert_feedforward, sorted_routes
 from longthink.think import note, wanted
@@ -28,6 +28,7 @@ class Experts(FeedForward):
     rows of equal length (section 7.4); "standard", each expert on its own; "switch", variance 0.1 / fan-in.
     """
 
+    @checked("a layer of experts")
     def __init__(
         self,
         width: int,
@@ -42,7 +43,9 @@ class Experts(FeedForward):
         initialisation: str = "dense",
     ) -> None:
         super().__init__()
-        experts = selection.experts
+        experts, selected = selection.experts, selection.weight.shape[1]
+        if selected != width:
+            raise UserError(f"The selection has a width of {selected}, and the experts of {width}; make them the same.")
         if hidden < 1 or hidden % experts:
             raise UserError(f"The {hidden} hidden units must fall into {experts} experts of the same size.")
         if activation not in ACTIVATIONS:
@@ -51,7 +54,7 @@ class Experts(FeedForward):
             raise unknown("initialisation of experts", initialisation, INITIALISATIONS)
         if layers < 1:
             raise UserError(f"The number of layers must be 1 or more, not {layers}.")
-        if not isinstance(balance_weight, int | float) or not 0 <= balance_weight < math.inf:
+        if not 0 <= balance_weight < math.inf:
             raise UserError(f"The weight of the balancing loss must be a number from 0 on, not {balance_weight!r}.")
         size = hidden // experts
         self.selection, self.activation, self.dropout = selection, activation, dropout
@@ -97,8 +100,15 @@ class Experts(FeedForward):
             y = y + self.down_bias.to(y.dtype)
         return y.view(x.shape)
 
+    def extra_repr(self) -> str:
+        experts, width, size = self.up.shape
+        sizes = f"width={width}, experts={experts}, size={size}, bias={self.up_bias is not None}"
+        inside = f"activation={self.activation}, dropout={self.dropout}"
+        return f"{sizes}, {inside}, balance={named(self.balance)}, balance_weight={self.balance_weight}"
+
 
 @feedforwards.add("experts")
+@checked("a mixture of experts")
 def mixture(
     width: int,
     hidden: int,
@@ -109,7 +119,21 @@ def mixture(
     selection_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Experts:
-    """A mixture by the names of its parts: ``mixture(412, 2048, experts=16, k=4, selection="sigmoid")``."""
+    """A mixture by the names of its parts: ``mixture(412, 2048, experts=16, k=4, selection="sigmoid")``.
+
+    All ``hidden`` units are shared out evenly among the ``experts``, and each token uses ``k`` of these. ``selection``
+    says how they are chosen: "sigmoid" is sigma-MoE, whose experts do not compete; "softmax", "softmax_renormalised"
+    and "softmax_after" compete; "noisy" is Shazeer's, "switch" Switch Transformer's (usually with k=1), "sinkhorn"
+    S-BASE's. ``selection_options`` are its own: ``{"capacity": 1.25}`` of "switch", ``{"rounds": 3}`` of "sinkhorn".
+    ``expert_dropout`` takes whole experts away while training, for all tokens alike.
+
+    Other options are those of ``Experts``: ``balance`` is what keeps all experts in use, "entropy", "switch",
+    "variation" or None, and ``balance_weight`` how much it counts; ``activation``, "relu" or "gelu", ``dropout`` and
+    ``bias`` are inside the experts; ``layers``, of the whole model, and ``initialisation`` scale the first weights.
+
+    ``forward_with_balance(x)`` returns the output and what to add to the loss, already weighted, which is negative for
+    "entropy": the more evenly experts are used, the lower. Plain ``layer(x)`` leaves the balance out.
+    """
     kind, more = selections[selection], selection_options or {}
     check_options(f"the selection {selection!r}", kind, more, filled=("width", "experts", "k", "expert_dropout"))
     own = ("experts", "k", "selection", "expert_dropout", "selection_options")

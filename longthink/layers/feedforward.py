@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from longthink.errors import UserError, check_options, unknown
+from longthink.errors import UserError, check_options, checked, unknown
 from longthink.layers.dropout import dropout
 from longthink.layers.linear import Linear
 from longthink.registry import Registry
@@ -48,6 +48,7 @@ def feedforward(
 class Dense(FeedForward):
     """W2 act(W1 x + b1) + b2 (Eq. 5.5). ``noted=False`` where another layer's active units are of interest."""
 
+    @checked("the feed-forward kind 'dense'")
     def __init__(
         self,
         width: int,
@@ -59,8 +60,8 @@ class Dense(FeedForward):
         noted: bool = True,
     ) -> None:
         super().__init__()
-        if hidden < 1:
-            raise UserError(f"A feed-forward layer needs 1 hidden unit or more, not {hidden}.")
+        if width < 1 or hidden < 1:
+            raise UserError(f"The width ({width}) and the number of hidden units ({hidden}) must be 1 or more.")
         if activation not in ACTIVATIONS:
             raise unknown("activation", activation, ACTIVATIONS)
         if output_gain not in _GAINS:
@@ -81,6 +82,24 @@ class Dense(FeedForward):
         if self.noted:
             note_active(u)
         return self.down(u)
+
+    def extra_repr(self) -> str:
+        sizes = f"width={self.up.in_features}, hidden={self.up.out_features}"
+        return f"{sizes}, activation={named(self.activation)}, dropout={self.dropout}"
+
+
+def named(part: object) -> str:
+    """What a printed layer calls a function that it uses."""
+    return str(getattr(part, "__name__", part))
+
+
+def check_tokens(x: Tensor, width: int, padding: Tensor | None = None) -> None:
+    """Complain about tokens of another shape. It asks for shapes and types alone: no GPU waits for it."""
+    if x.dim() < 2 or x.shape[-1] != width or not x.is_floating_point():
+        raise UserError(f"The layer takes floating-point numbers [batch, n, {width}], not {list(x.shape)} {x.dtype}.")
+    if padding is not None and (padding.dtype != torch.bool or padding.shape != x.shape[:-1]):
+        found = f"{list(padding.shape)} {padding.dtype}"
+        raise UserError(f"padding must be {list(x.shape[:-1])} torch.bool, True where there is no token, not {found}.")
 
 
 def note_active(u: Tensor) -> None:

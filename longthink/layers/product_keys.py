@@ -14,10 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from longthink.errors import UserError, unknown
-from longthink.layers.feedforward import FeedForward, feedforwards, note_active
+from longthink.errors import UserError, checked, unknown
+from longthink.layers.feedforward import FeedForward, check_tokens, feedforwards, named, note_active
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "softmax": lambda scores: scores.softmax(-1)}
+
+def softmax(scores: Tensor) -> Tensor:
+    return scores.softmax(-1)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "softmax": softmax}
 
 
 @feedforwards.add("product_keys")
@@ -29,6 +34,7 @@ class ProductKeys(FeedForward):
     whose k of 128 was larger than their 46 to 89 half-keys.
     """
 
+    @checked("the feed-forward kind 'product_keys'")
     def __init__(
         self,
         width: int,
@@ -62,6 +68,7 @@ class ProductKeys(FeedForward):
         nn.init.normal_(self.values, std=math.sqrt(2 / (hidden * layers)))
 
     def forward(self, x: Tensor) -> Tensor:
+        check_tokens(x, self.values.shape[-1])
         first, second = self.half_scores(x)
         if self.k is None:
             u = self.activation((first.sum(-2)[..., :, None] + second.sum(-2)[..., None, :]).flatten(-2))
@@ -90,6 +97,11 @@ class ProductKeys(FeedForward):
             halves = self.query(x).unflatten(-1, (self.heads, 2, -1)).unbind(-2)
             scores = [torch.einsum("...hd,hnd->...hn", q, keys) for q, keys in zip(halves, self.keys, strict=True)]
         return scores[0], scores[1]
+
+    def extra_repr(self) -> str:
+        values, width = self.values.shape[-2:]
+        choice = f"k={self.k}, heads={self.heads}, activation={named(self.activation)}"
+        return f"width={width}, values={values}, half_keys={self.half_keys}, {choice}"
 
 
 def best_pairs(first: Tensor, second: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -13,19 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from longthink.errors import UserError
+from longthink.errors import UserError, checked, describe
 from longthink.layers.dropout import keep_mask
+from longthink.layers.feedforward import check_tokens
 from longthink.layers.pooled import log_sum, pooled, several
 from longthink.ops.kernels import precise
 from longthink.ops.largest import largest, largest_sigmoids
 from longthink.registry import Registry
 
 selections: Registry[type[Selection]] = Registry("selection of experts")
-
-
-def is_whole(number: object) -> bool:
-    """True and False are whole numbers for Python alone."""
-    return isinstance(number, int) and not isinstance(number, bool)
 
 
 class Chosen(NamedTuple):
@@ -63,16 +59,15 @@ class Selection(nn.Module):
     share a batch drop experts of their own.
     """
 
+    @checked("a selection of experts")
     def __init__(self, width: int, experts: int, k: int, expert_dropout: float = 0.0) -> None:
         super().__init__()
         if width < 1:
             raise UserError(f"A mixture needs a width of 1 or more, not {width}.")
-        if not is_whole(experts) or experts < 1:
+        if experts < 1:
             raise UserError(f"A mixture needs 1 expert or more, not {experts}.")
-        if not is_whole(k) or not 1 <= k <= experts:
+        if not 1 <= k <= experts:
             raise UserError(f"Each token goes to between 1 and all {experts} experts, not {k}.")
-        if not 0 <= expert_dropout < 1:
-            raise UserError(f"Expert dropout is a probability below 1, not {expert_dropout}.")
         self.experts, self.k, self.expert_dropout = experts, k, expert_dropout
         self.weight = nn.Parameter(torch.empty(experts, width))
         self.initialise(width**-0.5)
@@ -87,6 +82,7 @@ class Selection(nn.Module):
 
     def forward(self, x: Tensor, padding: Tensor | None = None) -> Chosen:
         """``padding`` [batch, n] is True where there is no token: these get experts too, and count for nobody else."""
+        check_tokens(x, self.weight.shape[1], padding)
         there = None if padding is None else ~padding
         product = F.linear(x, self.weight)
         seen = self.noisy(x, product)
@@ -125,6 +121,13 @@ class Selection(nn.Module):
         if not (self.training and self.expert_dropout):
             return None
         return keep_mask((self.experts,), self.expert_dropout, logits.device)
+
+    def extra_repr(self) -> str:
+        sizes = f"width={self.weight.shape[1]}, experts={self.experts}, k={self.k}"
+        return f"{sizes}, expert_dropout={self.expert_dropout}"
+
+
+describe(Selection, "a selection such as selections['sigmoid'](64, 16, 4)")
 
 
 @selections.add("sigmoid")
@@ -174,6 +177,7 @@ class SoftmaxAfter(Softmax):
 class Noisy(SoftmaxAfter):
     """Sparsely gated mixtures (Shazeer 2017): learned noise on the logits while training, softmax over the k."""
 
+    @checked("the selection 'noisy'")
     def __init__(self, width: int, experts: int, k: int, expert_dropout: float = 0.0) -> None:
         super().__init__(width, experts, k, expert_dropout)
         self.noise = nn.Parameter(torch.zeros(experts, width))  # W4; zero as in their paper: equal noise at first
@@ -195,6 +199,7 @@ class Switch(Softmax):
     depends on the rest of the batch, in a text on what comes later; so there is no limit in evaluation.
     """
 
+    @checked("the selection 'switch'")
     def __init__(
         self, width: int, experts: int, k: int = 1, expert_dropout: float = 0.0, capacity: float | None = None
     ) -> None:
@@ -217,6 +222,9 @@ class Switch(Softmax):
         places = queue_places(routes.flatten(), self.experts + 1)
         return chosen * (places < limit).view(routes.shape).T.view(chosen.shape)
 
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, capacity={self.capacity}"
+
 
 @selections.add("sinkhorn")
 class Sinkhorn(Selection):
@@ -226,6 +234,7 @@ class Sinkhorn(Selection):
     variables, so that nothing is balanced. It is for comparison with that code alone.
     """
 
+    @checked("the selection 'sinkhorn'")
     def __init__(
         self, width: int, experts: int, k: int, expert_dropout: float = 0.0, rounds: int = 3, published: bool = False
     ) -> None:
@@ -244,6 +253,9 @@ class Sinkhorn(Selection):
             return _published_assignment(logits, self.rounds)
         counted = None if there is None else there.flatten()
         return balanced_assignment(logits.flatten(0, -2), self.rounds, counted, self.training).view(logits.shape)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, rounds={self.rounds}, published={self.published}"
 
 
 def balanced_assignment(logits: Tensor, rounds: int, there: Tensor | None = None, training: bool = False) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from longthink.errors import UserError
+from longthink.errors import UserError, checked
 from longthink.layers.causal import attend, channels_a_head
 from longthink.layers.dropout import keep_mask
 from longthink.ops.cvmm import cvmm
@@ -25,6 +25,7 @@ class SwitchHead(nn.Module):
     turn the first half of a head's channels.
     """
 
+    @checked("MoEUT's attention")
     def __init__(
         self,
         width: int,
@@ -42,8 +43,8 @@ class SwitchHead(nn.Module):
             raise UserError(f"An attention head needs 1 expert or more, not {experts}.")
         if experts > 1 and not 1 <= k <= experts:
             raise UserError(f"Each head uses between 1 and all {experts} experts, not {k}.")
-        if not 0 <= expert_dropout < 1:
-            raise UserError(f"Expert dropout is a probability below 1, not {expert_dropout}.")
+        if width < 1 or layers < 1:
+            raise UserError(f"The width ({width}) and the number of layers ({layers}) must be 1 or more.")
         self.turned = self.channels // 4 * 2  # half of the channels, in pairs
         self.experts, self.k, self.expert_dropout = experts, k if experts > 1 else 1, expert_dropout
         inner, sparse = heads * self.channels, experts > 1
@@ -96,6 +97,10 @@ class SwitchHead(nn.Module):
         if wanted("head_experts"):
             note("head_experts", output.experts.view(batch, n, self.heads, self.k))
         return y.view(batch, n, width), (_mean_choice(output, n), _mean_choice(value, n))
+
+    def extra_repr(self) -> str:
+        sizes = f"heads={self.heads}, head_size={self.channels}, experts={self.experts}, k={self.k}"
+        return f"{sizes}, dropout={self.dropout}, expert_dropout={self.expert_dropout}"
 
     def _choose(self, x: Tensor, selector: Tensor) -> _Choice:
         product = F.linear(x, selector).unflatten(-1, (self.heads, self.experts))

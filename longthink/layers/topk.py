@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longthink.errors import UserError
+from longthink.errors import UserError, checked
 from longthink.layers.feedforward import Dense, feedforwards
 
 
@@ -13,6 +13,7 @@ from longthink.layers.feedforward import Dense, feedforwards
 class TopK(Dense):
     """A dense layer that keeps ``k`` of its hidden units. Dropout comes before the choice, as in the public code."""
 
+    @checked("the feed-forward kind 'top_k'")
     def __init__(
         self,
         width: int,
@@ -22,13 +23,16 @@ class TopK(Dense):
         dropout: float = 0.0,
         output_gain: str = "linear",
     ) -> None:
+        super().__init__(width, hidden, activation, dropout, output_gain)
         if not 1 <= k <= hidden:
             raise UserError(f"Top-K keeps between 1 and all {hidden} hidden units, not {k}.")
-        super().__init__(width, hidden, activation, dropout, output_gain)
         self.k = k
 
     def hidden(self, x: Tensor) -> Tensor:
         return keep_largest(super().hidden(x), self.k)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, k={self.k}"
 
 
 def keep_largest(u: Tensor, k: int) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 
-from longthink.errors import UserError, check_options
+from longthink.errors import UserError, check_options, check_rates
 from longthink.registry import Registry
 from longthink.think import ThinkingModule
 
@@ -21,20 +21,11 @@ class Layered(NamedTuple):
     next: int
 
 
-def _check_rates(options: dict[str, Any]) -> None:
-    """All that models and their parts call dropout is a probability."""
-    for key, value in options.items():
-        if isinstance(value, dict):
-            _check_rates(value)
-        elif key.endswith("dropout") and not (isinstance(value, int | float) and 0 <= value < 1):
-            raise UserError(f"{key} is a probability from 0 to below 1, not {value!r}.")
-
-
 def build(name: str, **options: Any) -> ThinkingModule:
     """A new model of this family: ``build("deepthinking", width=64)``."""
     make = models[name]
     check_options(f"the model {name}", make, options)
-    _check_rates(options)
+    check_rates(options)
     try:
         model = make(**options)
     except TypeError as error:

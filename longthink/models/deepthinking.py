@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from longthink.errors import UserError
 from longthink.models.base import Layered, models
 
-Norm: TypeAlias = Literal["none", "group", "pixel"]
+Norm: TypeAlias = Literal["group", "pixel"]
 
 
 class Context(NamedTuple):
@@ -54,7 +54,7 @@ class Conv(nn.Module):
 class ResidualBlock(nn.Module):
     """Four convolutions with skips every two (section 5.3.1)."""
 
-    def __init__(self, dims: int, width: int, dilation: int, norm: Norm) -> None:
+    def __init__(self, dims: int, width: int, dilation: int, norm: Norm | None) -> None:
         super().__init__()
         self.convs = nn.ModuleList(Conv(dims, width, width, dilation) for _ in range(4))
         self.norm = norm
@@ -86,7 +86,7 @@ class DeepThinking(nn.Module):
         head: Sequence[int] = (32, 8),
         distinct_steps: int | None = None,
         dilation: int = 1,
-        norm: Norm = "none",
+        norm: Norm | None = None,
     ) -> None:
         super().__init__()
         _check(dims, width, distinct_steps, norm)
@@ -141,12 +141,12 @@ class DeepThinking(nn.Module):
         return [weight for part in parts if part is not None for weight in part.parameters()]
 
 
-def _check(dims: int, width: int, distinct_steps: int | None, norm: str) -> None:
+def _check(dims: int, width: int, distinct_steps: int | None, norm: str | None) -> None:
     if dims not in (1, 2):
         raise UserError(f"dims must be 1 (strings) or 2 (images), not {dims}.")
     if width < 1 or (norm == "group" and width % 4):
         raise UserError(f"The width must be positive, and a multiple of 4 with group norm, not {width}.")
     if distinct_steps is not None and distinct_steps < 1:
         raise UserError(f"distinct_steps must be 1 or more, not {distinct_steps}.")
-    if norm not in ("none", "group", "pixel"):
-        raise UserError(f"norm must be none, group or pixel, not {norm!r}.")
+    if norm not in (None, "group", "pixel"):
+        raise UserError(f"norm must be group, pixel or None, not {norm!r}.")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
+import inspect
 import json
 import math
 import re
@@ -13,7 +15,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from longthink.errors import UserError, unknown
+from longthink.models import models
 from longthink.registry import Registry
+from longthink.tasks import tasks
 
 
 @dataclass(frozen=True)
@@ -155,30 +159,64 @@ def add(recipe: Recipe) -> Recipe:
 
 def override(recipe: Recipe, settings: list[str]) -> Recipe:
     """Apply ``key=value`` settings; ``model.width=64``, ``task.loops=0.1`` and ``model.feedforward_options.k=2`` reach
-    into the options."""
+    into the options. Another kind of part, as in ``model.feedforward=dense``, leaves the options of the one before.
+    """
     changes: dict[str, Any] = {}
     types = get_type_hints(Recipe)
-    for setting in settings:
-        key, equals, text = (part.strip() for part in setting.partition("="))
-        if not equals:
-            raise UserError(f"Write settings as key=value; {setting!r} has no '='.")
+    pairs = [_pair(setting) for setting in settings]
+    for key, text in sorted(pairs, key=lambda pair: pair[0].count(".")):  # a part comes before its options
         head, dot, rest = key.partition(".")
         if dot and head in ("model", "task"):
-            options = changes.get(f"{head}_options", getattr(recipe, f"{head}_options"))
-            changes[f"{head}_options"] = _with(options, rest, _literal(key, text), key)
+            before: dict[str, Any] = getattr(recipe, f"{head}_options")
+            options, value = changes.get(f"{head}_options", before), _literal(key, text)
+            own = f"{rest}_options"
+            if value != options.get(rest) and options.get(own) is before.get(own):
+                options = {name: kept for name, kept in options.items() if name != own}
+            changes[f"{head}_options"] = _with(options, rest, value, key)
         elif key not in types or key.endswith("_options"):
-            options = [f"{part}.{k}" for part in ("model", "task") for k in getattr(recipe, f"{part}_options")]
-            raise unknown("recipe field", key, [*(k for k in types if not k.endswith("_options")), *options])
+            raise _no_setting(recipe, key)
         else:
             changes[key] = _parse(key, text, types[key])
     return replace(recipe, **changes)  # all at once: only the result must make sense
+
+
+def _pair(setting: str) -> tuple[str, str]:
+    key, equals, text = (part.strip() for part in setting.partition("="))
+    if not equals:
+        raise UserError(f"Write settings as key=value; {setting!r} has no '='.")
+    return key, text
+
+
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """All that ``override`` can change, with what it is now; what else an option may be stands in the model's file."""
+    of_recipe = {one.name: getattr(recipe, one.name) for one in fields(recipe) if not one.name.endswith("_options")}
+    found = {key: value for key, value in of_recipe.items() if key not in ("name", "note")}
+    registries: dict[str, tuple[Registry[Any], str]] = {"task": (tasks, recipe.task), "model": (models, recipe.model)}
+    for head, (registry, name) in registries.items():
+        parameters = inspect.signature(registry[name]).parameters.values() if name in registry else ()
+        usual = {one.name: one.default for one in parameters if one.default is not one.empty}
+        found |= _flat(head, usual | getattr(recipe, f"{head}_options"))
+    return found
+
+
+_ELSEWHERE = {"seed": "--seed sets it.", "updates": "set epochs, or train_samples and batch, from which they follow."}
+
+
+def _no_setting(recipe: Recipe, key: str) -> UserError:
+    known = settings_of(recipe)
+    inside = [one for one in known if one.rpartition(".")[2] == key]
+    near = inside or difflib.get_close_matches(key, known, n=1)
+    hint = _ELSEWHERE.get(key) or (
+        f"did you mean {near[0]!r}?" if near else f"longthink list recipes {recipe.name} shows all."
+    )
+    return UserError(f"There is no recipe field named {key!r}; {hint}")
 
 
 def throughout(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     """Apply settings to a recipe and to all that it goes on from, whose networks must have its shape; where they say
     the weights, these are what they are."""
     changed = override(recipe, list(settings))
-    pairs = [[part.strip() for part in setting.split("=", 1)] for setting in settings]
+    pairs = [_pair(setting) for setting in settings]
     passed = [f"{key}={text}" for key, text in pairs if key not in ("name", "note")]
     if not passed or any(key == "weights" for key, _ in pairs) or source_of(changed) is None:
         return changed
@@ -356,6 +394,9 @@ def _check(r: Recipe) -> None:
         raise UserError(f"patient_steps ({r.patient_steps}) must not be fewer than steps ({r.steps}).")
     blocks = r.model_options.get("distinct_steps")
     if isinstance(blocks, int) and max(r.steps, r.horizon or 0) > blocks >= 1:  # of fewer the model complains
-        raise UserError(f"A feed-forward network of {blocks} steps cannot take more; lower steps and horizon.")
+        raise UserError(
+            f"With distinct_steps={blocks} there are weights for {blocks} steps and no more; set steps={blocks} (and "
+            "horizon and patient_steps, where they are larger)."
+        )
     if r.average is not None and not 0 < r.average < 1:
         raise UserError(f"average must lie between 0 and 1, not {r.average}.")

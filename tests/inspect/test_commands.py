@@ -170,7 +170,7 @@ def test_a_network_may_think_in_another_way(capsys: pytest.CaptureFixture[str], 
         (("attention", "ctl", "--steps", "0"), "--steps must be 1 or more"),
         (("gates", "mazes"), "has no gates; look at a router"),
         (("gates", "ctl-relative"), "has no gates; look at a router"),
-        (("gates", "text"), "has no gates; look at a router"),
+        (("gates", "text"), "text is a language model: it has no answers"),
         (("gates", "ctl", "--thresholds", "0,x"), "--thresholds must be numbers with commas"),
         (("gates", "ctl", "--thresholds", "0,2"), "gate_threshold must be 0 or more and below 1, not 2"),
         (("attention", "ctl", "--set", "model.width=3"), "only its task .* and model.gate_threshold may change"),
@@ -179,7 +179,9 @@ def test_a_network_may_think_in_another_way(capsys: pytest.CaptureFixture[str], 
         (("attention", "ctl", "--at", "3"), "say where to with --plot"),
         (("perturb", "prefix_sums", "--disturb", "noise@10", "--steps", "0"), "--steps must be 1 or more"),
         (("perturb", "prefix_sums", "--each-bit", "--steps", "0"), "--steps must be 1 or more"),
-        (("perturb", "text", "--steps", "2"), "swapped@50 and 2 steps after it need 52 blocks"),
+        (("perturb", "text", "--steps", "2"), "text is a language model: it has no answers"),
+        (("overthinking", "text"), "text is a language model: it has no answers"),
+        (("convergence", "text"), "text cannot think on: its .* steps are layers with weights of their own"),
         (("memory", "repeat_copy", "--steps", "-1"), "--steps must be 0 or more"),
         (("attention", "repeat_copy"), "notes neither attention nor gates"),
         (("perturb", "prefix_sums", "--each-bit", "--disturb", "noise@1"), "leave out --disturb"),
@@ -252,8 +254,8 @@ def test_experts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_active(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     weights = folder(tmp_path, "transformer", width=16, hidden=32, heads=2)
     found = json_of(capsys, "active", weights, "--samples", "3", "--plot", str(tmp_path / "active.png"))
-    assert found.keys() == ALWAYS | {"tokens", "entries", "mean", "deviation"}
-    assert len(found["mean"]) == 3
+    assert found.keys() == ALWAYS | {"tokens", "entries", "units", "mean", "deviation"}
+    assert (len(found["mean"]), found["units"]) == (3, 32)
     assert matplotlib.image.imread(tmp_path / "active.png").std() > 0.05
     run("active", weights)
     assert "active units" in capsys.readouterr().out

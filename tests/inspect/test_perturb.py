@@ -226,7 +226,7 @@ def test_a_disturbance_that_comes_too_late_is_named() -> None:
     """It may be one of the published ones, which nobody asked for."""
     task = lt.task("prefix_sums")
     batch, short = task.sample(2, 8, 0), Forgetful(1, max_steps=6)
-    late = "The disturbance swapped@50 and 5 steps after it need 55 blocks.* disturb it after step 1 at the latest"
+    late = "The disturbance swapped@50 and 5 steps after it need 55 steps.* disturb it after step 1 at the latest"
     with pytest.raises(UserError, match=late):
         perturb.recover(short, task, batch, disturbances.table_5_5(), 5)
     with pytest.raises(UserError, match="The disturbance flips@50 and 5 steps"):

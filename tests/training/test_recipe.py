@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from longthink import catalogue
 from longthink.errors import UserError
 from longthink.loading import rebuild
 from longthink.models.deepthinking import DeepThinking
@@ -214,6 +215,10 @@ def test_overrides_have_the_type_of_their_field(setting: str, field: str, value:
         ("warmup_updates=-1", "warmup_updates"),
         ("model.distinct_steps=10", "10 steps"),
         ("model.width.k=10", "model.width is 8, which has no options"),
+        ("width=3", "did you mean 'model.width'?"),
+        ("seed=3", "named 'seed'; --seed sets it."),
+        ("updates=3", "set epochs, or train_samples and batch, from which they follow."),
+        ("nonsense=3", "longthink list recipes toy shows all."),
         ("model.parts={'k': 2}", "model.parts must be JSON, with double quotes"),
     ],
 )
@@ -421,3 +426,27 @@ def test_settings_reach_into_the_options_of_a_part() -> None:
     assert differences(changed, base) == settings
     back = differences(base, changed)
     assert back == ["model.feedforward_options.k=4", "without model.feedforward_options.selection"]
+
+
+@given(st.permutations(["model.feedforward=experts", "model.feedforward_options.k=2", "model.width=32"]))
+@settings(max_examples=6, deadline=None)
+def test_another_kind_leaves_the_options_of_the_one_before(order: list[str]) -> None:
+    base = recipes["text-pkm_relu"]
+    assert base.model_options["feedforward_options"]["activation"] == "relu"
+    changed = override(base, order).model_options
+    assert (changed["feedforward"], changed["feedforward_options"]) == ("experts", {"k": 2})
+    assert "feedforward_options" not in override(base, ["model.feedforward=dense"]).model_options
+    same = override(base, ["model.feedforward=product_keys"])
+    assert same == base
+
+
+@pytest.mark.parametrize("name", list(recipes))
+def test_all_settings_that_are_listed_can_be_typed(name: str) -> None:
+    recipe = recipes[name]
+    listed = catalogue.settings(name)
+    assert set(listed) >= {"epochs", "learning_rate", "model"}
+    again = override(recipe, [f"{key}={text}" for key, text in listed.items() if not key.startswith("model.")])
+    assert replace(again, task_options=recipe.task_options) == recipe
+    typed = override(recipe, [f"{key}={text}" for key, text in listed.items()])
+    assert catalogue.settings_of(typed) == catalogue.settings_of(recipe)
+    assert typed.model_options | recipe.model_options == typed.model_options
