@@ -42,6 +42,12 @@ _SHALLOWEST_LIMIT = 5  # branches that don't count may be this deep in the publi
 _DEEPEST_BRANCH = 7  # and beside the path so deep in the deepest published test set
 _PATIENCE = 32
 
+# Operations that are not closed yet: the path's, then those of a branch, one row of numbers each. An argument's value
+# and depth are one number, so that of equal values the shallowest is the smallest.
+_OPERATOR, _WANTED, _GIVEN, _ARGUMENTS = 0, 1, 2, 3
+_DEPTH_BITS = 32
+_DEPTH = (1 << _DEPTH_BITS) - 1
+
 # The files that came with the original have more operators than the paper.
 _OTHER_OPERATORS: dict[str, Callable[[list[int]], int]] = {
     "[FIRST": lambda values: values[0],
@@ -213,77 +219,95 @@ def _apply(
 
 
 @njit(cache=True)
-def _combine(operator: int, values: np.ndarray, depths: np.ndarray, n: int) -> tuple[int, int]:
-    """Value and dependency depth of an operation; its first n arguments are sorted by value, then by depth."""
-    for i in range(1, n):
-        for j in range(i, 0, -1):
-            if values[j] > values[j - 1] or (values[j] == values[j - 1] and depths[j] >= depths[j - 1]):
-                break
-            values[j], values[j - 1] = values[j - 1], values[j]
-            depths[j], depths[j - 1] = depths[j - 1], depths[j]
+def _combine(opened: np.ndarray, level: int) -> tuple[int, int]:
+    """Value and dependency depth of an operation that has all its arguments."""
+    operator, n = opened[level, _OPERATOR], opened[level, _WANTED]
+    stop = _ARGUMENTS + n
     if operator == _SM:
-        return int(values[:n].sum() % 10), 1 + int(depths[:n].max())
-    low = high = 0
+        total = deepest = 0
+        for i in range(_ARGUMENTS, stop):
+            total += opened[level, i] >> _DEPTH_BITS
+            deepest = max(deepest, opened[level, i] & _DEPTH)
+        return total % 10, 1 + deepest
+    if operator == _MIN:
+        chosen = opened[level, _ARGUMENTS]
+        for i in range(_ARGUMENTS + 1, stop):
+            chosen = min(chosen, opened[level, i])
+        return chosen >> _DEPTH_BITS, 1 + (chosen & _DEPTH)
     if operator == _MAX:
-        low = high = n - 1
-    elif operator == _MED:
-        low, high = (n - 1) // 2, n // 2
-    value = (values[low] + values[high]) // 2
+        chosen = 0
+        for i in range(_ARGUMENTS, stop):
+            chosen = max(chosen, opened[level, i] ^ _DEPTH)  # the larger this is, the shallower of equal values
+        return chosen >> _DEPTH_BITS, 1 + (_DEPTH - (chosen & _DEPTH))
+    for i in range(_ARGUMENTS + 1, stop):
+        key, j = opened[level, i], i
+        while j > _ARGUMENTS and opened[level, j - 1] > key:
+            opened[level, j] = opened[level, j - 1]
+            j -= 1
+        opened[level, j] = key
+    low, high = _ARGUMENTS + (n - 1) // 2, _ARGUMENTS + n // 2
+    lower, upper = opened[level, low] >> _DEPTH_BITS, opened[level, high] >> _DEPTH_BITS
     first = low
-    while first > 0 and values[first - 1] == values[low]:
+    while first > _ARGUMENTS and opened[level, first - 1] >> _DEPTH_BITS == lower:
         first -= 1
-    if low == high:
-        return value, 1 + depths[first]
-    if values[low] == values[high]:
-        return value, 1 + depths[first + 1]
-    return value, 1 + max(depths[first], depths[high])  # the first with the upper value is where it begins
+    if lower == upper:
+        return lower, 1 + (opened[level, first + high - low] & _DEPTH)
+    # The first with the upper value is where it begins.
+    return (lower + upper) // 2, 1 + max(opened[level, first] & _DEPTH, opened[level, high] & _DEPTH)
 
 
-@njit(cache=True)
-def _arguments(state: np.ndarray, scale: float) -> int:
+@njit(cache=True, inline="always")
+def _open(state: np.ndarray, scale: float, opened: np.ndarray, level: int) -> None:
+    opened[level, _OPERATOR] = _MIN + below(state, 4)
     more = int(below(state, MOST_ARGUMENTS - FEWEST_ARGUMENTS + 1))
-    return FEWEST_ARGUMENTS + (more if scale == 1.0 or chance(state) < scale else 0)
+    opened[level, _WANTED] = FEWEST_ARGUMENTS + (more if scale == 1.0 or chance(state) < scale else 0)
+    opened[level, _GIVEN] = 0
+
+
+@njit(cache=True, inline="always")
+def _give(opened: np.ndarray, level: int, value: int, depth: int) -> None:
+    opened[level, _ARGUMENTS + opened[level, _GIVEN]] = value << _DEPTH_BITS | depth
+    opened[level, _GIVEN] += 1
 
 
 @njit(cache=True)
-def _branch(
-    state: np.ndarray, limit: int, scale: float, row: np.ndarray, length: int, values: np.ndarray, depths: np.ndarray
-) -> tuple[int, int, int]:
-    """Writes a random expression of at most ``limit`` levels; the new length (-1: no room), value and depth.
-
-    ``values`` and ``depths`` hold the arguments of the open operations: [levels, 5].
-    """
-    operators, wanted, given = (
-        np.empty(_DEEPEST_BRANCH, np.int64),
-        np.empty(_DEEPEST_BRANCH, np.int64),
-        np.empty(_DEEPEST_BRANCH, np.int64),
-    )
+def _branch(state: np.ndarray, limit: int, scale: float, row: np.ndarray, length: int, opened: np.ndarray) -> int:
+    """Writes a random operation of at most ``limit`` levels and gives it to the one at level 0; the new length (-1: no
+    room)."""
     level = 0
     while length < len(row):
-        if level < limit and chance(state) < NESTING * scale:
-            operators[level] = _MIN + below(state, 4)
-            wanted[level], given[level] = _arguments(state, scale), 0
-            row[length] = operators[level]
-            length += 1
+        if level == 0 or (level < limit and chance(state) < NESTING * scale):
             level += 1
+            _open(state, scale, opened, level)
+            row[length] = opened[level, _OPERATOR]
+            length += 1
             continue
-        value, depth = int(below(state, 10)), 0
+        value = int(below(state, 10))
         row[length] = _DIGIT + value
         length += 1
-        while level > 0:
-            values[level - 1, given[level - 1]], depths[level - 1, given[level - 1]] = value, depth
-            given[level - 1] += 1
-            if given[level - 1] < wanted[level - 1]:
-                break
+        _give(opened, level, value, 0)
+        while opened[level, _GIVEN] == opened[level, _WANTED]:
             if length == len(row):
-                return -1, 0, 0
-            level -= 1
-            value, depth = _combine(operators[level], values[level], depths[level], wanted[level])
+                return -1
             row[length] = _CLOSE
             length += 1
-        if level == 0:
-            return length, value, depth
-    return -1, 0, 0
+            value, depth = _combine(opened, level)
+            level -= 1
+            _give(opened, level, value, depth)
+            if level == 0:
+                return length
+    return -1
+
+
+@njit(cache=True, inline="always")
+def _argument(state: np.ndarray, limit: int, scale: float, row: np.ndarray, length: int, opened: np.ndarray) -> int:
+    """Writes an argument and gives it to the operation at level 0; the new length (-1: no room)."""
+    if limit > 0 and chance(state) < NESTING * scale:
+        return _branch(state, limit, scale, row, length, opened)
+    value = int(below(state, 10))
+    row[length] = _DIGIT + value
+    _give(opened, 0, value, 0)
+    return length + 1
 
 
 @njit(cache=True)
@@ -294,34 +318,34 @@ def _grow(
     row: np.ndarray,
     left: np.ndarray,
     right: np.ndarray,
-    inner: tuple[np.ndarray, np.ndarray],
+    opened: np.ndarray,
 ) -> tuple[int, int, int]:
     """Writes one problem into the middle of ``row``: its start and end there (0, 0: no room), and its value."""
     room = len(left)
     value, depth = int(below(state, 10)), 0
     start, end = room, room + 1
     row[start] = _DIGIT + value
-    values, depths = np.empty(MOST_ARGUMENTS, np.int64), np.empty(MOST_ARGUMENTS, np.int64)
     for level in range(1, wanted + 1):
         limit = min(_DEEPEST_BRANCH, max(_SHALLOWEST_LIMIT, wanted) - (wanted - level + 1))
         above = 3 * (wanted - level)  # the least that is still to come
         new_value = before = after = 0
         new_depth = -1
         while new_depth != level:
-            operator, n = _MIN + int(below(state, 4)), _arguments(state, scale)
+            _open(state, scale, opened, 0)
+            n = opened[0, _WANTED]
             place = below(state, n)
-            left[0] = operator
+            left[0] = opened[0, _OPERATOR]
             before, after = 1, 0
             for i in range(n):
                 if i == place:
-                    values[i], depths[i] = value, depth
+                    _give(opened, 0, value, depth)
                 elif i < place:
-                    before, values[i], depths[i] = _branch(state, limit, scale, left, before, inner[0], inner[1])
+                    before = _argument(state, limit, scale, left, before, opened)
                 else:
-                    after, values[i], depths[i] = _branch(state, limit, scale, right, after, inner[0], inner[1])
+                    after = _argument(state, limit, scale, right, after, opened)
                 if before < 0 or after < 0 or before + end - start + after + 1 + above > room:
                     return 0, 0, 0
-            new_value, new_depth = _combine(operator, values, depths, n)
+            new_value, new_depth = _combine(opened, 0)
         value, depth = new_value, new_depth
         row[start - before : start] = left[:before]
         row[end : end + after] = right[:after]
@@ -339,15 +363,14 @@ def _fill(
     ends, answers = np.empty(n, np.int64), np.empty(n, np.int64)
     room = longest if longest > 0 else 50 * depth + 50
     row, left, right = np.empty(2 * room, np.uint8), np.empty(room, np.uint8), np.empty(room, np.uint8)
-    held = np.empty((_DEEPEST_BRANCH, MOST_ARGUMENTS), np.int64)
-    inner = held, np.empty_like(held)
+    opened = np.empty((1 + _DEEPEST_BRANCH, _ARGUMENTS + MOST_ARGUMENTS), np.int64)
     used = 0
     for i in range(n):
         state = stream(seed, i)
         scale, failures = 1.0, 0
         while True:
             before = state[0]
-            start, end, answers[i] = _grow(state, depth, scale, row, left, right, inner)
+            start, end, answers[i] = _grow(state, depth, scale, row, left, right, opened)
             if end > 0:
                 if depth == 0 or split_code(content_hash(row[start:end])) == wanted_split:
                     break
