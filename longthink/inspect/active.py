@@ -13,9 +13,7 @@ from torch import Tensor, nn
 
 from longthink.errors import UserError
 from longthink.inspect.pieces import Seen, at_test_time, entries, first_notes, noted_columns, rounded
-from longthink.layers.experts import Experts
-from longthink.layers.feedforward import Dense
-from longthink.layers.product_keys import ProductKeys
+from longthink.layers.feedforward import FeedForward
 from longthink.think import Thinker, check_steps
 
 
@@ -54,16 +52,9 @@ def active_units(model: Thinker, inputs: Seen, steps: int, chunk: int = 20) -> A
 
 
 def hidden_units(model: Thinker) -> int | None:
-    """How many a layer has, used or not, where all layers that count them have as many."""
-    found = set()
-    for part in model.modules() if isinstance(model, nn.Module) else ():
-        if isinstance(part, Experts):
-            experts, _, size = part.up.shape
-            found.add(experts * size)
-        elif isinstance(part, ProductKeys):
-            found.add(len(part.values))
-        elif isinstance(part, Dense) and part.noted:
-            found.add(len(part.up.weight))
+    """How many a layer has, active or not, where all layers that count them have as many."""
+    parts = model.modules() if isinstance(model, nn.Module) else ()
+    found = {part.units for part in parts if isinstance(part, FeedForward)} - {None}
     return found.pop() if len(found) == 1 else None
 
 

@@ -70,6 +70,11 @@ class Experts(FeedForward):
         nn.init.normal_(self.down, std=math.sqrt(variance / (hidden if initialisation == "dense" else size)))
         selection.initialise(std, equal_norms=initialisation == "dense")
 
+    @property
+    def units(self) -> int:
+        experts, _, size = self.up.shape
+        return experts * size
+
     def forward(self, x: Tensor) -> Tensor:
         return self.mix(x, self.selection(x))
 

@@ -33,6 +33,11 @@ class FeedForward(nn.Module):
         """
         return self(x), torch.zeros((), device=x.device)
 
+    @property
+    def units(self) -> int | None:
+        """How many hidden units it has, active or not; None where it does not note how many are (``note_active``)."""
+        return None
+
 
 def feedforward(
     kind: str, width: int, hidden: int, usual: Mapping[str, Any], given: Mapping[str, Any] | None = None
@@ -76,6 +81,10 @@ class Dense(FeedForward):
     def hidden(self, x: Tensor) -> Tensor:
         """u of Eq. 7.1: the contributions of the key-value pairs."""
         return dropout(self.activation(self.up(x)), self.dropout, self.training)
+
+    @property
+    def units(self) -> int | None:
+        return self.up.out_features if self.noted else None
 
     def forward(self, x: Tensor) -> Tensor:
         u = self.hidden(x)

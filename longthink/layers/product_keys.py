@@ -48,7 +48,8 @@ class ProductKeys(FeedForward):
         super().__init__()
         self.half_keys = math.isqrt(max(hidden, 0))
         if self.half_keys**2 != hidden or hidden < 1:
-            raise UserError(f"A product-key memory holds a square number of values, such as 2116, not {hidden}.")
+            near = max(1, round(math.sqrt(max(hidden, 0)))) ** 2
+            raise UserError(f"A product-key memory holds a square number of values, such as {near}, not {hidden}.")
         if width % 2:
             raise UserError(f"Product keys split the width in two halves, so it must be even, not {width}.")
         if k is not None and not 1 <= k <= hidden:
@@ -66,6 +67,10 @@ class ProductKeys(FeedForward):
         summed = heads if k is None else 1
         nn.init.normal_(self.keys, std=math.sqrt(2 / (width * layers * summed)))
         nn.init.normal_(self.values, std=math.sqrt(2 / (hidden * layers)))
+
+    @property
+    def units(self) -> int:
+        return len(self.values)
 
     def forward(self, x: Tensor) -> Tensor:
         check_tokens(x, self.values.shape[-1])

@@ -248,7 +248,9 @@ def test_experts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(found["share"]) == 3
     assert matplotlib.image.imread(tmp_path / "experts.png").std() > 0.05
     run("experts", weights)
-    assert "busiest" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "each goes to 2 of 4 experts" in text
+    assert text.count("%)") == 3 * (3 + 1)  # the busiest three of each step, and the pair
 
 
 def test_active(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,4 +260,25 @@ def test_active(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (len(found["mean"]), found["units"]) == (3, 32)
     assert matplotlib.image.imread(tmp_path / "active.png").std() > 0.05
     run("active", weights)
-    assert "active units" in capsys.readouterr().out
+    assert " of 32 " in capsys.readouterr().out
+
+
+def test_layers_with_weights_of_their_own_set_the_usual_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = Recipe(
+        "toy",
+        "prefix_sums",
+        (8,),
+        model_options={"width": 8, "head": [8, 4], "distinct_steps": 5},
+        steps=5,
+    )
+    task, built = rebuild(recipe)
+    weights = str(lt.save(lt.Loaded(built, task, {"recipe": recipe.to_json()}), tmp_path / "twin"))
+    found = json_of(capsys, "perturb", weights, "--samples", "2", "--disturb", "noise@2")
+    assert len(found["recoveries"][0]["accuracy"]) == 2 + 3
+    found = json_of(capsys, "receptive-field", weights, "--samples", "1")
+    assert found["steps"] == [0, 1, 2, 3, 4, 5]
+    for question in ("convergence", "overthinking"):
+        with pytest.raises(UserError, match="cannot think on: its 5 steps are layers with weights of their own"):
+            run(question, weights)

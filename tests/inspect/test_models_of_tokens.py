@@ -324,20 +324,22 @@ def test_one_expert_is_used_evenly() -> None:
     assert experts.expert_use(model, TASK.sample(2, 3, 0).inputs, 2).to_json()["evenness"] == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("feedforward", ["dense", "top_k"])
+@pytest.mark.parametrize("feedforward", ["dense", "top_k", "product_keys", "experts"])
 def test_how_many_units_are_active(feedforward: str) -> None:
     torch.manual_seed(0)
-    options = {"feedforward_options": {"k": 5}} if feedforward == "top_k" else {}
-    model = build("transformer", **SIZES, width=16, hidden=32, heads=2, feedforward=feedforward, **options)
+    given = {"top_k": {"k": 5}, "product_keys": {"k": 3, "heads": 1}, "experts": {"experts": 4, "k": 1}}
+    options = {"feedforward_options": given[feedforward]} if feedforward in given else {}
+    model = build("transformer", **SIZES, width=16, hidden=36, heads=2, feedforward=feedforward, **options)
     inputs = TASK.sample(6, 3, 0).inputs
     found = active.active_units(model, inputs, 3, chunk=4)
     model.eval()
     noted = lt.think(model, inputs, 3, watch=("active",)).trace["active"].double()
     assert found.tokens == noted[:, 0].numel()
+    assert found.units == 36
     for step in range(3):
         assert found.mean[step] == pytest.approx(float(noted[:, step].mean()))
         assert found.deviation[step] == pytest.approx(float(noted[:, step].std(correction=0)))
-    assert (found.mean <= (5 if feedforward == "top_k" else 32)).all()
+    assert (found.mean <= {"dense": 36, "top_k": 5, "product_keys": 3, "experts": 9}[feedforward]).all()
     assert (found.mean > 0).all()
     assert is_drawn(active.draw(found, "toy"))
 

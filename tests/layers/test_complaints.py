@@ -84,6 +84,8 @@ def test_options_of_selections(name: str, options: dict[str, Any], words: str) -
 
 
 def test_parts_that_do_not_fit() -> None:
+    assert "such as 1024, not 1000" in complaint(lambda: feedforwards["product_keys"](64, 1000))
+    assert "such as 1, not -3" in complaint(lambda: feedforwards["product_keys"](64, -3))
     assert "must be a selection such as selections['sigmoid'](64, 16, 4), not 16" in complaint(
         lambda: Experts(64, 1024, 16, 4)
     )
