@@ -180,7 +180,7 @@ add(
         "Csordás, Tables 7.1-7.4",
         {kind: label for kind, label in _kinds_and_ablations(32).items() if f"text-mini-{kind}" in recipes},
         "All kinds with a quarter of the width and of the experts' units, 1,000 updates of 2,048 bytes that are read "
-        "once, and no dropout: four to five minutes a run on one core.",
+        "once, and no dropout: five to thirteen minutes a run on one core.",
         texts="text-mini",
         block=128,
         layers=4,
