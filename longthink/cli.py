@@ -293,7 +293,8 @@ def evaluate(
     """
     import longthink as lt
     from longthink import eval_command, pictures
-    from longthink.limits import usable_device
+    from longthink.hardware import usable_device
+    from longthink.training.checkpoint import unfinished
     from longthink.training.files import write_json
 
     at_least(1, samples=samples, read_every=read_every, **({} if chunk is None else {"chunk": chunk}))
@@ -371,6 +372,8 @@ def evaluate(
         first, rows = "file", [[file.name, *row[1:]] for row in rows]
     print_table((first, *columns), rows, f"{weights}: solved within {steps} steps" if steps else weights)
     _tell_training(loaded.unlike_training(settings or ()))
+    if unfinished(weights):
+        print(f"unfinished  weights of update {loaded.card.get('updates')} of {recipe.updates}; its training can go on")
     if sum(left_out.values()):
         print(f"left out  {eval_command.omitted(left_out, expected)}")
     if isinstance(loaded.task, CountsParts):
@@ -472,18 +475,19 @@ def show_list(
     from longthink import catalogue
 
     rows = [row for row in catalogue.table(kind) if like in row["name"]]
-    if not rows and not as_json:
+    if not rows:
         raise UserError(f"No {kind} have {like!r} in their name; leave it out to see all.")
+    settings = catalogue.settings(like) if kind == "recipes" and rows[0]["name"] == like else {}
     if as_json:
-        print(json.dumps(rows))
+        print(json.dumps([{**row, "settings": settings} if settings and row["name"] == like else row for row in rows]))
         return
     from longthink.terminal import print_table
 
     texts = [[_cell(value) for value in row.values()] for row in rows]
     print_table(list(rows[0]), texts)
-    if kind == "recipes" and like in catalogue.list(kind):
+    if settings:
         print(f"longthink train {like} --set SETTING=VALUE changes any of these:")
-        print_table(["setting", "value"], [[*pair] for pair in catalogue.settings(like).items()])
+        print_table(["setting", "value"], [[*pair] for pair in settings.items()])
 
 
 def _cell(value: Any) -> str:

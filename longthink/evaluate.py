@@ -198,7 +198,7 @@ def solved(task: Task, logits: Tensor, batch: Batch) -> Tensor:
 def evaluate(
     model: ThinkingModule,
     task: Task,
-    difficulties: Iterable[int],
+    difficulties: Iterable[int] | int,
     steps: int,
     *,
     samples: int = 1000,
@@ -208,7 +208,7 @@ def evaluate(
 ) -> list[Curve]:
     """One curve a difficulty, on test problems that training never saw."""
     curves = []
-    for difficulty in difficulties:
+    for difficulty in (difficulties,) if isinstance(difficulties, int) else difficulties:
         batch = task.sample(samples, difficulty, seed, "test")
         curves.append(curve(model, task, batch, steps, chunk=chunk, read_every=read_every))
     return curves

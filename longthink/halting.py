@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,12 +33,13 @@ class Halt(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Budget:
-    """Each sample has its own number of steps: [batch]."""
+    """Each sample has its own number of steps: [batch], a tensor or a list; one number is for all."""
 
-    steps: Tensor
+    steps: Tensor | Sequence[int] | int
 
     def begin(self, batch: int, device: torch.device) -> Halting:
-        budget = self.steps.to(device)
+        budget = torch.as_tensor(self.steps, device=device)
+        budget = budget.expand(batch) if budget.dim() == 0 else budget
         if budget.shape != (batch,):
             raise UserError(f"The budget must have one number a sample: [{batch}], not {list(budget.shape)}.")
         if batch and budget.min() < 1:
@@ -56,6 +58,12 @@ class Converged:
 
     tolerance: float = 1e-3
     patience: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.tolerance > 0:
+            raise UserError(f"The tolerance must be above 0, such as 1e-3, not {self.tolerance}.")
+        if self.patience < 1:
+            raise UserError(f"The patience must be 1 step or more, not {self.patience}.")
 
     def begin(self, batch: int, device: torch.device) -> Halting:
         rule, calm = self, torch.zeros(batch, dtype=torch.long, device=device)

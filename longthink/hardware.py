@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 import torch
 
+from longthink.errors import UserError
+
 
 def hardware(device: torch.device | str) -> str:
     kind = torch.device(device)
@@ -25,3 +27,15 @@ def fast_products() -> Iterator[None]:
     finally:
         torch.set_float32_matmul_precision(before[0])
         torch.backends.cudnn.benchmark = before[1]
+
+
+def usable_device(name: str | torch.device) -> torch.device:
+    """By name, or a sentence where it cannot be used."""
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise UserError(f"The device {str(name)!r} cannot be used on this machine; try cpu.") from None
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)  # Triton starts kernels on the current one, which plain "cuda" means as well
+    return device

@@ -48,17 +48,6 @@ class Patience:
             )
 
 
-def usable_device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise UserError(f"The device {name!r} cannot be used on this machine; try cpu.") from None
-    if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)  # Triton starts kernels on the current one, which plain "cuda" means as well
-    return device
-
-
 def check_memory(loaded: Loaded, outputs: int, samples: int = 1, kept: int = 0, less: str = "") -> None:
     """Refuse what cannot fit, before the machine starts to swap: so many problems at once, and ``kept`` bytes."""
     shape, side = loaded.task.shape, 8

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from longthink.errors import UserError, unknown
+from longthink.hardware import usable_device
 from longthink.models import build, models
 from longthink.tasks import Task, task, tasks
 from longthink.think import ThinkingModule
@@ -92,11 +93,14 @@ def load(name_or_folder: str | Path, device: str | torch.device = "cpu") -> Load
 
     The network comes ready for use: in evaluation mode and without gradients (``model.requires_grad_()`` to train on).
     """
+    if not isinstance(name_or_folder, str | Path):
+        raise UserError(f"Weights are loaded by name, as in load('mazes'), or by folder, not by {name_or_folder!r}.")
+    place = usable_device(device)
     weights, card = _find(name_or_folder)
     tensors, about = read_tensors(weights)
     card = card or about
     if not isinstance(card, dict) or "recipe" not in card:
-        raise UserError(f"{weights} has no recipe in its card, so its network cannot be rebuilt; train it again.")
+        raise UserError(f"{weights} has no recipe in its card, so nobody knows how to rebuild its network.")
     recipe = Recipe.from_json(card["recipe"])
     for kind, name, known in (("task", recipe.task, tasks), ("model", recipe.model, models)):
         if name not in known:
@@ -112,7 +116,7 @@ def load(name_or_folder: str | Path, device: str | torch.device = "cpu") -> Load
     if not (isinstance(settings, list) and all(isinstance(one, str) for one in settings)):
         raise UserError(f"The settings in the card of {weights} must be a list like ['model.gate_threshold=0.05'].")
     plain = {key: value for key, value in card.items() if key != "settings"}
-    return Loaded(model.to(device).eval().requires_grad_(False), problem, plain).with_settings(settings)
+    return Loaded(model.to(place).eval().requires_grad_(False), problem, plain).with_settings(settings)
 
 
 def misfit(model: ThinkingModule, tensors: dict[str, torch.Tensor]) -> str | None:
@@ -160,7 +164,15 @@ def _check_fit(recipe: Recipe, problem: Task) -> None:
 
 
 def save(loaded: Loaded, folder: str | Path, half: bool = False) -> Path:
-    """Write ``model.safetensors`` and ``config.json``; ``half`` stores bfloat16, half the size."""
+    """Write ``model.safetensors`` and ``config.json``; ``half`` stores bfloat16, half the size.
+
+    The card holds the recipe, from which ``load`` rebuilds the network; for one that was trained in a loop of your own
+    ``{"recipe": lt.Recipe("mine", "prefix_sums", (16,), model_options={"width": 64}).to_json()}`` will do.
+    """
+    if not isinstance(loaded, tuple) or len(loaded) != 3:
+        raise UserError("Save what lt.load gave, or lt.Loaded(model, task, card).")
+    loaded = Loaded(*loaded)
+    _check_rebuilt(loaded)
     path = Path(folder)
     kind = torch.bfloat16 if half else torch.float32
     tensors = {name: value.to(kind) for name, value in loaded.model.state_dict().items()}
@@ -168,6 +180,30 @@ def save(loaded: Loaded, folder: str | Path, half: bool = False) -> Path:
     write_json(path / "config.json", loaded.card)
     keep_learned(loaded.task, path)
     return path
+
+
+def _check_rebuilt(loaded: Loaded) -> None:
+    """Nobody could load weights that do not fit their own card."""
+    if not isinstance(loaded.card, dict) or "recipe" not in loaded.card:
+        raise UserError(
+            "The card has no recipe, from which the network could be rebuilt; add one: "
+            "{'recipe': lt.Recipe('mine', task, difficulty, model=name, model_options=options).to_json()}."
+        )
+    recipe = loaded.recipe
+    with torch.device("meta"):
+        again = build(recipe.model, **loaded.task.shape, **recipe.model_options).state_dict()
+    mine = {name: value.shape for name, value in loaded.model.state_dict().items()}
+    theirs = {name: value.shape for name, value in again.items()}
+    other = sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name))
+    if other:
+        raise UserError(
+            f"The network is not the one that the recipe in its card describes: {other[0]} is "
+            f"{_size(mine.get(other[0]))} here and {_size(theirs.get(other[0]))} there; mend its model_options."
+        )
+
+
+def _size(shape: torch.Size | None) -> str:
+    return "not there" if shape is None else str([*shape])
 
 
 def keep_learned(problem: Task, folder: Path) -> None:

@@ -63,7 +63,8 @@ def answer_picture(solution: Solution) -> Any:
     rest = ", at rest" if solution.at_rest else ""  # which it comes to after it has the answer
     when = "" if solution.answers_while_reading else f"{rest} after {solution.steps} steps"
     right = (f"{verdict}{when}", problem.draw(batch, logits=solution.logits))
-    return panels([right] if not blanks and solution.solved is None else [left, right], columns=2)
+    drawn = [right] if not blanks and solution.solved is None else [left, right]
+    return panels(drawn, columns=2, key=_KEYS.get(problem.name, ""))
 
 
 def thinking_picture(solution: Solution, album: Album, n: int = 6) -> Any:
@@ -75,7 +76,7 @@ def thinking_picture(solution: Solution, album: Album, n: int = 6) -> Any:
     for step, logits in album.pick(n, right):
         title = f"step {step}: solved" if step == right and solution.solved else f"step {step}"
         drawn.append((title, solution.task.draw(solution.batch, logits=logits)))
-    return panels(drawn, columns=3)
+    return panels(drawn, columns=3, key=_KEYS.get(solution.task.name, ""))
 
 
 def _wave(solution: Solution, album: Album) -> Any:
@@ -97,8 +98,16 @@ def _wave(solution: Solution, album: Album) -> Any:
     return figure
 
 
-def panels(pictures: Sequence[tuple[str, np.ndarray]], columns: int) -> Any:
-    """Titled pictures in a grid, as a matplotlib figure; long strips and wide drawings lie below each other."""
+_KEYS = {
+    "mazes": "from green to red; blue: the way that the answer takes",
+    "prefix_sums": "upper row: the bits, dark is 1; lower row: the answer, orange is 1",
+    "sudoku": "grey: given",
+}
+
+
+def panels(pictures: Sequence[tuple[str, np.ndarray]], columns: int, key: str = "") -> Any:
+    """Titled pictures in a grid, as a matplotlib figure, with a key below; long strips and wide drawings lie below each
+    other."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -122,6 +131,9 @@ def panels(pictures: Sequence[tuple[str, np.ndarray]], columns: int) -> Any:
         axes.set_anchor("W" if wide else "C")
         axes.set_title(title, size=11, color="#334155", loc="center" if columns > 1 else "left", pad=4)
         axes.axis("off")
+    if key:
+        figure.set_figheight(figure.get_figheight() + 0.3)
+        figure.supxlabel(key, size=9, color="#64748b")
     return figure
 
 
@@ -130,7 +142,9 @@ def check_place(path: Path, kinds: Sequence[str] = (".png",)) -> None:
     if path.is_dir():
         raise UserError(f"{path} is a folder; name a file in it.")
     if path.suffix.lower() not in kinds:
-        raise UserError(f"The file {path.name!r} must end in {' or '.join(kinds)}.")
+        picture = path.suffix.lower() in (".png", ".pdf", ".svg") and ".json" in kinds
+        hint = "; a picture is asked for with --plot" if picture else ""
+        raise UserError(f"The file {path.name!r} must end in {' or '.join(kinds)}{hint}.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _beside(path).touch()

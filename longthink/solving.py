@@ -19,7 +19,7 @@ from torch import Tensor
 
 from longthink.errors import UserError
 from longthink.halting import Converged
-from longthink.limits import Patience, check_memory, places_of, usable_device
+from longthink.limits import Patience, check_memory, places_of
 from longthink.loading import Loaded, load, shipped
 from longthink.tasks import Batch, Task, task, tasks
 from longthink.tasks.base import check_difficulty
@@ -138,8 +138,8 @@ def find_weights(name: str, weights: str | None = None, device: str = "cpu") -> 
     """The weights that were asked for, or those that are shipped for this task."""
     tasks[name]  # an unknown task is the first thing to complain about
     if weights is None and name not in shipped():
-        raise UserError(f"No weights for {name} are shipped yet; train a recipe and pass its folder with --weights.")
-    loaded = load(weights or name, usable_device(device))
+        raise UserError(f"No weights for {name} are shipped; train a recipe and pass its folder with --weights.")
+    loaded = load(weights or name, device)
     if loaded.task.name != name:
         raise UserError(f"The weights {weights} were trained for {loaded.task.name}, not for {name}.")
     return weights or name, loaded
@@ -214,7 +214,7 @@ def solve(
 
     there = batch.to(next(loaded.model.parameters()).device)
     began = time.perf_counter()
-    halt = Converged(AT_REST if until_rest else -1.0)
+    halt = Converged(AT_REST) if until_rest else None
     thought = think(loaded.model, there.inputs, budget, halt=halt, watch={"nothing": see})
     return Solution(
         task=loaded.task,

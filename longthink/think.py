@@ -145,6 +145,8 @@ def check_steps(model: Thinker, steps: int, fewest: int = 0) -> None:
     """Complain about steps that no network takes, or not this one."""
     if steps < fewest:
         raise UserError(f"The number of steps must be {fewest} or more, not {steps}.")
+    if isinstance(steps, float):
+        raise UserError(f"The number of steps must be a whole number, not {steps}.")
     limit = getattr(model, "max_steps", None)
     if limit is not None and steps > limit:
         raise UserError(
@@ -178,10 +180,17 @@ def think(
     earlier thought, ``context`` saves looking again; with ``read=False`` nobody needs the last logits, and none are
     made.
     """
+    if halt is not None and not hasattr(halt, "begin"):
+        raise UserError(f"A halting rule is an object such as lt.Converged(1e-3), not {halt!r}.")
+    if callable(watch):
+        raise UserError("Watch a function under a name of yours, as in watch={'mine': function}.")
     names = (watch,) if isinstance(watch, str) else tuple(watch)
     noted = [] if isinstance(watch, Mapping) else [name for name in names if name not in _BUILT_IN]
     beginning = Notes(noted)
-    watchers = dict(watch) if isinstance(watch, Mapping) else {name: _watcher(name, beginning) for name in names}
+    if isinstance(watch, Mapping):
+        watchers = {name: _own_watcher(name, function) for name, function in watch.items()}
+    else:
+        watchers = {name: _watcher(name, beginning) for name in names}
     keep_previous = halt is not None or "change" in watchers or isinstance(watch, Mapping)
     with _taking(beginning):
         context = _looked(model, x) if context is None else context
@@ -343,12 +352,22 @@ def _watcher(name: str, beginning: Notes) -> Watcher:
         value = moment.notes[name]
         if value is None:
             known = [*sorted(moment.notes.offered | beginning.offered), *_BUILT_IN]
-            near = difflib.get_close_matches(name, known, n=1)
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)  # a gate is no state
             hint = f"did you mean {near[0]!r}?" if near else f"what it has is: {', '.join(known)}."
             raise UserError(f"This model notes nothing named {name!r}; {hint}")
         return value
 
     return read_note
+
+
+def _own_watcher(name: str, function: Watcher) -> Watcher:
+    def see(moment: Moment) -> Tensor:
+        value = function(moment)
+        if not isinstance(value, Tensor) or value.dim() == 0:
+            raise UserError(f"What is watched as {name!r} must be a tensor with the batch first, not {value!r}.")
+        return value
+
+    return see
 
 
 def _stack(records: dict[str, list[Tensor]], beginning: Notes) -> dict[str, Tensor]:

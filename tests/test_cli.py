@@ -333,6 +333,18 @@ def test_train_then_eval_then_solve(capsys: pytest.CaptureFixture[str], tmp_path
     assert main(["solve", "mazes", "--weights", folder]) == 2
 
 
+def test_eval_says_that_a_run_has_not_ended(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    settings = [part for setting in TOY for part in ("--set", setting)]
+    assert main(["train", "prefix_sums-long", *settings, "--folder", str(tmp_path)]) == 0
+    (run,) = tmp_path.iterdir()
+    request = ["eval", str(run), "--samples", "2", "--steps", "3"]
+    assert main(request) == 0
+    assert "unfinished" not in capsys.readouterr().out
+    (run / "card.json").unlink()
+    assert main(request) == 0
+    assert re.search(r"unfinished  weights of update [24] of 4; its training can go on", capsys.readouterr().out)
+
+
 def test_eval_in_pieces_is_eval_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     request = ["eval", "prefix_sums", "--difficulty", "8", "--steps", "12", "--samples", "5", "--read-every", "3"]
     pieces = json_of(capsys, *request, "--chunk", "2")["curves"][0]
@@ -457,7 +469,7 @@ def test_output_without_room_is_one_sentence(command: list[str]) -> None:
 def test_a_task_without_shipped_weights(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("longthink.solving.shipped", dict)
     assert main(["solve", "babi", "x"]) == 2
-    assert capsys.readouterr().err.startswith("No weights for babi are shipped yet; train a recipe")
+    assert capsys.readouterr().err.startswith("No weights for babi are shipped; train a recipe")
 
 
 def test_tables_that_are_too_wide_for_a_terminal_keep_names_whole(monkeypatch: pytest.MonkeyPatch) -> None:

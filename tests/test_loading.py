@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import longthink as lt
 from longthink.errors import UserError
 from longthink.evaluate import accuracy_at
 from longthink.loading import WEIGHTS, Loaded, load, push_to_hub, rebuild, save, shipped
@@ -63,6 +64,41 @@ def test_loaded_networks_are_ready_for_use(toy: Loaded, tmp_path: Path) -> None:
     assert not model.training
     assert not any(weight.requires_grad for weight in model.parameters())
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+
+
+def test_networks_of_a_loop_of_ones_own_are_saved_with_a_recipe(tmp_path: Path) -> None:
+    task = lt.task("prefix_sums")
+    model = lt.build("deepthinking", **task.shape, width=8, head=(4, 4))
+    recipe = lt.Recipe("mine", "prefix_sums", 8, model_options={"width": 8, "head": [4, 4]})  # type: ignore[arg-type]
+    lt.save(lt.Loaded(model, task, {"recipe": recipe.to_json()}), tmp_path / "mine")
+    again = lt.load(tmp_path / "mine")
+    x = task.sample(2, 8, 0).inputs
+    torch.testing.assert_close(lt.think(again.model, x, 3).logits, lt.think(model, x, 3).logits)
+    lt.save((model, task, again.card), tmp_path / "unpacked")  # type: ignore[arg-type]
+    for saved, sentence in (
+        (model, "Save what lt.load gave"),
+        ((model, task, {}), r"The card has no recipe.* add one"),
+        (
+            (model, task, {"recipe": lt.recipe("prefix_sums-long").to_json()}),
+            r"weight is \[8, 8, 3\] here and \[400, 400, 3\] there",
+        ),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            lt.save(saved, tmp_path / "wrong")  # type: ignore[arg-type]
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_wrong_names_and_devices_get_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"by name, as in load\('mazes'\)"):
+        lt.load(None)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="device 'abacus' cannot be used"):
+        lt.load("mazes", "abacus")
+    with pytest.raises(UserError, match=r"Train a recipe, such as lt\.recipe\('prefix_sums-long'\), not 'mazes-long'"):
+        lt.train("mazes-long")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="TrainingOptions"):
+        lt.train(lt.recipe("mazes-long"), options={"quiet": True})  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"difficulty must be a whole number, not 8\.5"):
+        lt.task("prefix_sums").sample(1, 8.5, 0)  # type: ignore[arg-type]
 
 
 def test_half_storage_is_half_the_size_and_near(toy: Loaded, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -135,6 +135,34 @@ def test_budget_stops_each_sample_at_its_own_step() -> None:
     # those that stopped repeat their last entry
     assert thought.trace["distance"].shape == (3, 10)
     assert (thought.trace["distance"][0] == thought.trace["distance"][0, 0]).all()
+
+
+def test_a_budget_may_be_a_list_or_one_number() -> None:
+    assert think(Halver(), X, 10, halt=Budget([1, 3, 20])).steps_used.tolist() == [1, 3, 10]
+    assert think(Halver(), X, 10, halt=Budget(4)).steps_used.tolist() == [4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"steps": 1.5}, "whole number, not 1.5"),
+        ({"halt": "converged"}, r"an object such as lt\.Converged\(1e-3\), not 'converged'"),
+        ({"watch": lambda moment: moment.change}, "under a name of yours"),
+        ({"watch": {"mine": lambda moment: 3}}, "watched as 'mine' must be a tensor with the batch first, not 3"),
+        ({"watch": {"mine": lambda moment: moment.change.mean()}}, r"batch first, not tensor\("),
+    ],
+)
+def test_wishes_that_cannot_be_met_get_one_sentence(wrong: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        think(Halver(), X, **{"steps": 2, **wrong})
+
+
+@pytest.mark.parametrize(
+    "rule", [{"tolerance": -1.0}, {"tolerance": 0.0}, {"tolerance": float("nan")}, {"patience": 0}]
+)
+def test_rules_of_rest_make_sense(rule: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="must be"):
+        Converged(**rule)
 
 
 @pytest.mark.parametrize(("steps", "complaint"), [([1, 3], r"\[3\], not \[2\]"), ([1, 0, 3], "1 step or more, not 0")])

@@ -41,7 +41,7 @@ def explore(
         raise lacking(f"The page needs {error.name}", "explore") from None
     from longthink.explore.server import make_app
     from longthink.explore.shelf import Shelf
-    from longthink.limits import usable_device
+    from longthink.hardware import usable_device
 
     if runs is not None and not runs.is_dir():  # that of the default may come later
         what = "is not a folder" if runs.exists() else "does not exist"

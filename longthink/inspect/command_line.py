@@ -150,14 +150,13 @@ def _opened(
     weights: str, device: str, as_json: bool, out: Path | None, plot: Path | None, settings: Sequence[str]
 ) -> Opened:
     """Complaints come before the work."""
-    from longthink.limits import usable_device
     from longthink.loading import load
     from longthink.pictures import check_place
 
     for path, kinds in ((out, (".json",)), (plot, (".png", ".pdf", ".svg"))):
         if path is not None:
             check_place(path, kinds)
-    loaded = load(weights, usable_device(device)).with_settings(settings)
+    loaded = load(weights, device).with_settings(settings)
     return Opened(weights, loaded, as_json, out, plot, settings)
 
 

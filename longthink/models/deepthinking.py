@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from longthink.errors import UserError
-from longthink.models.base import Layered, models
+from longthink.models.base import Layered, check_images, models
 
 Norm: TypeAlias = Literal["group", "pixel"]
 
@@ -90,7 +90,7 @@ class DeepThinking(nn.Module):
     ) -> None:
         super().__init__()
         _check(dims, width, distinct_steps, norm)
-        self.width, self.max_steps, self.norm = width, distinct_steps, norm
+        self.dims, self.inputs, self.width, self.max_steps, self.norm = dims, inputs, width, distinct_steps, norm
         self.recall_relu = dims == 1 and distinct_steps is None
         self.projection = Conv(dims, inputs, width, dilation)
         # conv([state, x]) = conv_state(state) + conv_x(x): the second part is computed once (``look``).
@@ -101,6 +101,7 @@ class DeepThinking(nn.Module):
         self.head = nn.ModuleList(Conv(dims, a, b, dilation) for a, b in pairwise(sizes))
 
     def look(self, x: Tensor) -> Context:
+        check_images(x, self.inputs, self.dims)
         return Context(x, None if self.recall_input is None else self.recall_input(x))
 
     def start(self, context: Context) -> Tensor | Layered:

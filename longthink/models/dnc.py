@@ -25,7 +25,7 @@ from longthink.layers.memory import (
     mask_places,
     take_apart,
 )
-from longthink.models.base import models
+from longthink.models.base import check_rows, described, models
 from longthink.think import note, wanted
 
 NOTED = (
@@ -151,11 +151,13 @@ class DNC(nn.Module):
 
     def look(self, x: Tensor) -> Context:
         if self.embedding is None:
-            if x.shape[-1] != self.inputs:
-                raise UserError(f"This DNC takes vectors of {self.inputs} numbers, not of {x.shape[-1]}.")
+            if x.dim() != 3 or x.shape[-1] != self.inputs or not x.is_floating_point():
+                wanted = f"floating-point vectors [batch, length, {self.inputs}]"
+                raise UserError(f"This DNC reads {wanted}, not {described(x, 3)}.")
             there = F.pad((x != 0).any(-1), (1, 0))  # a vector of zeros in between is one too
             places = torch.arange(there.shape[1], device=x.device)
             return Context(x, (there * places).amax(1))
+        check_rows(x)
         return Context(F.dropout(self.embedding(x), self.dropout, self.training), (x != 0).sum(1))
 
     def start(self, context: Context) -> Computer:

@@ -29,7 +29,7 @@ from longthink.layers.decoder import PeriNormLayer, PreNormLayer, Updated, joine
 from longthink.layers.experts import Experts
 from longthink.layers.feedforward import feedforward as make_feedforward
 from longthink.layers.switch_head import SwitchHead
-from longthink.models.base import models
+from longthink.models.base import check_rows, models
 from longthink.think import in_layer
 
 Memory: TypeAlias = tuple[Tensor, ...]
@@ -138,7 +138,8 @@ class Language(nn.Module):
     def look(self, x: Tensor | tuple[Tensor, Memory | None]) -> Context:
         """Tokens [batch, time], or a pair of tokens and what ``remember`` gave after the block before (or None)."""
         tokens, memory = (x, None) if isinstance(x, Tensor) else (x[0], x[1] or ())
-        if tokens.dim() != 2 or tokens.numel() == 0:
+        check_rows(tokens)
+        if tokens.numel() == 0:
             raise UserError(f"A block of text is [batch, time] with 1 token or more, not {list(tokens.shape)}.")
         if memory and (len(memory) != self.depth or len(memory[0]) != len(tokens)):
             raise UserError(
@@ -245,6 +246,7 @@ def negative_entropy(chances: Tensor) -> Tensor:
 @models.add("moeut")
 def moeut(vocabulary: int, classes: int, **options: Any) -> Language:
     """MoEUT: a group of two shared layers with peri-layernorm, experts in the feed-forward part and in attention."""
+    check_options("the model moeut", Language, options)
     usual = {"group": 2, "dropout": 0.0, "feedforward": "experts"}
     return Language(vocabulary, classes, **{**usual, **options, "norm": "peri"})
 

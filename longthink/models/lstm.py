@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from longthink.errors import UserError
-from longthink.models.base import models
+from longthink.models.base import check_rows, models
 
 
 class Context(NamedTuple):
@@ -60,6 +60,7 @@ class LSTM(nn.Module):
         self.head = nn.Linear(width, classes)
 
     def look(self, tokens: Tensor) -> Context:
+        check_rows(tokens)
         if tokens.numel() == 0:
             raise UserError(f"An LSTM reads [batch, length] with 1 token or more, not {list(tokens.shape)}.")
         lengths = (tokens != 0).sum(1)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from longthink.errors import UserError
+from longthink.errors import UserError, check_options
 from longthink.layers.act import Accumulated, AdaptiveTime
 from longthink.layers.attention import attentions
 from longthink.layers.dropout import ENOUGH_SEEDS, dropout, keep_mask, with_seeds
@@ -21,7 +21,7 @@ from longthink.layers.feedforward import feedforward as make_feedforward
 from longthink.layers.linear import Linear
 from longthink.layers.positions import sinusoids
 from longthink.layers.several import Embedding, LayerNorm
-from longthink.models.base import Layered, models
+from longthink.models.base import Layered, check_rows, models
 from longthink.think import note
 
 
@@ -223,6 +223,7 @@ class Transformer(nn.Module):
         return [layer for layer in self.layers if isinstance(layer, GatedLayer)]
 
     def look(self, tokens: Tensor) -> Context:
+        check_rows(tokens)
         self._check_tokens(tokens)
         length = tokens.shape[1]
         used = (tokens != 0).sum(1)
@@ -316,6 +317,7 @@ class Transformer(nn.Module):
 @models.add("router")
 def router(vocabulary: int, classes: int, **options: Any) -> Transformer:
     """The Neural Data Router: geometric attention, copy gate, shared layers."""
+    check_options("the model router", Transformer, options)
     for name, own in (("attention", "geometric"), ("gate", True)):
         if options.get(name, own) != own:
             raise UserError(f"A router has {name}={own!r}; build a transformer for {name}={options[name]!r}.")

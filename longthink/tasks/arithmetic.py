@@ -103,7 +103,8 @@ class Arithmetic(TokenTask):
                 )
             elif not waiting[-1][1]:
                 if word not in ("+", "*"):
-                    raise UserError(f"{here} is where a + or * should be, {_EXAMPLE}.")
+                    digits = "; numbers have one digit" if word.isdigit() else ""
+                    raise UserError(f"{here} is where a + or * should be{digits}, {_EXAMPLE}.")
                 waiting[-1] = (waiting[-1][0], word, *complete)
                 complete = None
             else:

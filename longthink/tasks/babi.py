@@ -119,6 +119,8 @@ class Babi:
 
     def sample(self, n: int, difficulty: int, seed: int, split: Split = "test") -> Batch:
         check_request(n, difficulty, seed, split)
+        if difficulty > TASKS:
+            raise UserError(f"There are {TASKS} tasks, numbered from 1, and none is {difficulty}.")
         pool = self._pool(difficulty, split)
         if not len(pool):
             if self.longest is not None and split == "train":

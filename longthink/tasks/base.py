@@ -212,6 +212,9 @@ def check_request(n: int, difficulty: int, seed: int, split: str) -> None:
     """The complaints that all tasks share."""
     if split not in SPLITS:
         raise UserError(f"There is no split {split!r}; choose train, valid or test.")
+    for name, number in (("number of samples", n), ("difficulty", difficulty), ("seed", seed)):
+        if isinstance(number, float):
+            raise UserError(f"The {name} must be a whole number, not {number}.")
     if n < 0:
         raise UserError(f"The number of samples must be 0 or more, not {n}.")
     if seed < 0:

@@ -141,7 +141,8 @@ def _read(path: str | Path, limit: int | None, longest: int | None) -> tuple[Bat
             break
         label, tab, expression = line.partition("\t")
         if not tab or label not in ListOps.answers:
-            raise UserError(f"Line {number} of {name} is not a digit, a tab and an expression; get the file again.")
+            do = "leave the header out" if number == 1 and tab else "get the file again"
+            raise UserError(f"Line {number} of {name} is not a digit, a tab and an expression; {do}.")
         words = task.words(re.sub("[()]", " ", expression))
         try:
             value, depth = _evaluate(words, _OTHER_OPERATORS)

@@ -33,7 +33,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
     """The lines of a text file, plain or zstd-compressed; a damaged one gives a sentence with the line."""
     path = Path(path)
     if not path.is_file():
-        raise UserError(f"There is no file {path}.")
+        raise UserError(f"{path} is a folder; name a file in it." if path.is_dir() else f"There is no file {path}.")
     number, rest = 0, b""
     with path.open("rb") as file:
         try:

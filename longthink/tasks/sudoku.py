@@ -57,8 +57,8 @@ class Sudoku:
         check_request(n, difficulty, seed, split)
         if not FEWEST_GENERATED <= difficulty <= MOST_GIVENS:
             raise UserError(
-                f"Sudokus are made with {FEWEST_GENERATED} to {MOST_GIVENS} given cells, not {difficulty}; "
-                "type one with fewer, or read a file with load_puzzles in Python."
+                f"Sudokus are made with {FEWEST_GENERATED} to {MOST_GIVENS} given cells, not {difficulty}"
+                + ("; type one with fewer, or read a file with load_puzzles in Python." if difficulty < 40 else ".")
             )
         puzzles = np.empty((n, 81), np.uint8)
         solutions = np.empty((n, 81), np.uint8)

@@ -56,8 +56,13 @@ class RunFolder:
                 ) from None
         try:
             yield
+        except Exception:
+            if not any(file.exists() for file in (self.last, self.best, self.card, self.metrics)):  # no update was made
+                for file in (self.path / "recipe.json", *self.path.glob("events.out.*")):
+                    file.unlink(missing_ok=True)
+            raise
         finally:
-            with suppress(OSError):  # unless a complaint came before anything was written
+            with suppress(OSError):  # where nothing was written, or what was is no use
                 self.path.rmdir()
             os.close(folder)
 
@@ -94,6 +99,12 @@ class RunFolder:
             except (json.JSONDecodeError, KeyError, TypeError):
                 continue  # cut off in the middle of a write
         write_text(self.metrics, "".join(line + "\n" for line in kept))
+
+
+def unfinished(path: str | Path) -> bool:
+    """Is this the folder of a run that has not ended?"""
+    folder = Path(path)
+    return (folder / "recipe.json").exists() and not (folder / "card.json").exists()
 
 
 def pack(

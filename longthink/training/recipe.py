@@ -157,13 +157,13 @@ def add(recipe: Recipe) -> Recipe:
     return recipes.add(recipe.name)(recipe)
 
 
-def override(recipe: Recipe, settings: list[str]) -> Recipe:
+def override(recipe: Recipe, settings: list[str] | str) -> Recipe:
     """Apply ``key=value`` settings; ``model.width=64``, ``task.loops=0.1`` and ``model.feedforward_options.k=2`` reach
     into the options. Another kind of part, as in ``model.feedforward=dense``, leaves the options of the one before.
     """
     changes: dict[str, Any] = {}
     types = get_type_hints(Recipe)
-    pairs = [_pair(setting) for setting in settings]
+    pairs = [_pair(setting) for setting in ([settings] if isinstance(settings, str) else settings)]
     for key, text in sorted(pairs, key=lambda pair: pair[0].count(".")):  # a part comes before its options
         head, dot, rest = key.partition(".")
         if dot and head in ("model", "task"):
@@ -177,6 +177,8 @@ def override(recipe: Recipe, settings: list[str]) -> Recipe:
             raise _no_setting(recipe, key)
         else:
             changes[key] = _parse(key, text, types[key])
+    if changes.get("name") == "":
+        raise UserError("A recipe's name is part of a folder's name; give it one, or leave name= out.")
     return replace(recipe, **changes)  # all at once: only the result must make sense
 
 
@@ -303,7 +305,8 @@ def _parse(key: str, text: str, kind: Any) -> Any:
             return None
         return _parse(key, text, next(c for c in choices if c is not type(None)))
     if origin is tuple:
-        return tuple(_parse(key, part, int) for part in text.split(",") if part)
+        parts = text.removeprefix("[").removesuffix("]").split(",")  # as a list in JSON too
+        return tuple(_parse(key, part.strip(), int) for part in parts if part.strip())
     if kind is bool:
         if text.lower() not in ("true", "false"):
             raise UserError(f"{key} must be true or false, not {text!r}.")
@@ -319,6 +322,8 @@ def _fit(name: str, value: Any, kind: Any) -> Any:
     origin, choices = get_origin(kind), get_args(kind)
     if origin in (types.UnionType, Union):  # X | None
         return None if value is None else _fit(name, value, next(c for c in choices if c is not type(None)))
+    if origin is tuple and isinstance(value, int) and not isinstance(value, bool):
+        value = (value,)
     if origin is tuple and isinstance(value, list | tuple):
         return tuple(_fit(name, part, choices[0]) for part in value)
     if origin is Literal:
@@ -347,6 +352,8 @@ def _literal(key: str, text: str) -> Any:
 def _check(r: Recipe) -> None:
     if "/" in r.name or "\\" in r.name or r.name.startswith("."):
         raise UserError(f"A recipe's name is part of a folder's name; leave slashes out of {r.name!r}.")
+    if r.name.startswith("-"):
+        raise UserError(f"A recipe's name begins a folder's name, so it must not begin with -, as {r.name!r} does.")
     if not r.difficulty or min(r.difficulty) < 1:
         raise UserError(f"difficulty must be 1 or more, or several such with commas, not {r.difficulty}.")
     if r.shares is not None and (len(r.shares) != len(r.difficulty) or min(r.shares) < 1):

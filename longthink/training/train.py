@@ -51,6 +51,10 @@ _BEGINNING: dict[str, Any] = {
 
 def train(recipe: Recipe, seed: int = 0, options: TrainingOptions | None = None) -> Path:
     """Train, or go on training, or do nothing if it is done; returns the run's folder."""
+    if not isinstance(recipe, Recipe):
+        raise UserError(f"Train a recipe, such as lt.recipe('prefix_sums-long'), not {recipe!r}.")
+    if not isinstance(options, TrainingOptions | None):
+        raise UserError(f"The options of a training are lt.TrainingOptions(folder='runs'), not {options!r}.")
     return train_together([(recipe, seed)], options)[0]
 
 

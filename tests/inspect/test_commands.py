@@ -15,8 +15,8 @@ import typer
 
 import longthink as lt
 from longthink.errors import UserError
+from longthink.hardware import usable_device
 from longthink.inspect.commands import app
-from longthink.limits import usable_device
 from longthink.loading import rebuild
 from longthink.training.recipe import Recipe
 from tests import commands

@@ -248,3 +248,18 @@ def test_feed_forward_twin_knows_its_depth() -> None:
     model = DeepThinking(width=8, distinct_steps=3)
     with pytest.raises(UserError, match="at most 3 steps"):
         think(model, torch.rand(1, 3, 8, 8), 4)
+
+
+@pytest.mark.parametrize(
+    ("dims", "x", "found"),
+    [
+        (1, torch.zeros(1, 16), r"\[batch, 1, length\], not at \[1, 16\] float32; x\[None\] makes a batch of one"),
+        (1, torch.zeros(2, 3, 16), r"\[batch, 1, length\], not at \[2, 3, 16\] float32\."),
+        (1, torch.zeros(2, 1, 16, dtype=torch.long), r"not at \[2, 1, 16\] int64\."),
+        (2, torch.zeros(1, 9, 9), r"\[batch, 1, height, width\], not at \[1, 9, 9\] float32; x\[None\] makes"),
+    ],
+)
+def test_what_is_no_batch_gets_a_sentence(dims: int, x: torch.Tensor, found: str) -> None:
+    model = DeepThinking(dims=dims, inputs=1, width=8)
+    with pytest.raises(UserError, match=f"looks at floating-point numbers .*{found}"):
+        think(model, x, 2)

@@ -332,7 +332,7 @@ def test_an_empty_sequence_has_no_answers() -> None:
 
 
 def test_vectors_of_another_width_are_one_sentence() -> None:
-    with pytest.raises(UserError, match="vectors of 3 numbers, not of 5"):
+    with pytest.raises(UserError, match=r"vectors \[batch, length, 3\], not \[1, 2, 5\] float32"):
         think(build("dnc", classes=2, inputs=3), torch.randn(1, 2, 5), 0)
 
 

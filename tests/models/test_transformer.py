@@ -444,8 +444,10 @@ def test_bad_options_get_one_sentence(options: dict) -> None:
         ("transformer", {"gate_threshold": 0.1}, "needs a gate"),
         ("router", {"gate_threshold": 1.0}, "0 or more and below 1, not 1.0"),
         ("router", {"gate_threshold": -0.1}, "0 or more and below 1, not -0.1"),
-        ("router", {"gate_threshold": "x"}, "0 or more and below 1, not 'x'"),
-        ("router", {"gate_threshold": True}, "0 or more and below 1, not True"),
+        ("router", {"gate_threshold": "x"}, "gate_threshold of the model router must be a number, not 'x'"),
+        ("router", {"gate_threshold": True}, "gate_threshold of the model router must be a number, not True"),
+        ("router", {"widht": 3}, "did you mean 'width'"),
+        ("moeut", {"grup": 3}, "did you mean 'group'"),
         ("router", {"shut_in_training": True}, "needs a gate_threshold above 0"),
         ("transformer", {"act": "graves", "act_weight": -1.0}, "0 or more, not -1"),
     ],
@@ -453,3 +455,28 @@ def test_bad_options_get_one_sentence(options: dict) -> None:
 def test_options_that_make_no_sense_get_a_sentence(model: str, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         build(model, vocabulary=5, classes=3, **options)
+
+
+@pytest.mark.parametrize(
+    ("x", "found"),
+    [
+        (torch.ones(4, dtype=torch.long), r"\[4\] int64; x\[None\] makes a batch of one"),
+        (torch.ones(2, 4), r"\[2, 4\] float32\."),
+        (torch.ones(2, 4, dtype=torch.bool), r"\[2, 4\] bool\."),
+        (torch.ones(2, 4, 1, dtype=torch.long), r"\[2, 4, 1\] int64\."),
+    ],
+)
+@pytest.mark.parametrize("model", ["transformer", "router", "lstm", "language", "dnc"])
+def test_what_is_no_batch_of_rows_gets_a_sentence(model: str, x: torch.Tensor, found: str) -> None:
+    built = build(model, vocabulary=5, classes=5)
+    with pytest.raises(UserError, match=rf"reads whole numbers \[batch, length\], not {found}"):
+        built.look(x)
+
+
+@pytest.mark.parametrize("name", ["transformer", "router", "deepthinking", "lstm"])
+def test_a_model_without_its_tasks_shape_says_where_it_is(name: str) -> None:
+    if name == "deepthinking":  # which has usual ones
+        assert build(name).look(torch.zeros(1, 3, 9, 9)).x.shape == (1, 3, 9, 9)
+        return
+    with pytest.raises(UserError, match=rf"needs vocabulary and classes, .*: build\('{name}', \*\*task\.shape\)\."):
+        build(name)

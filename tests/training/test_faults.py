@@ -251,6 +251,16 @@ def test_complaints_leave_no_empty_folder(tmp_path: Path) -> None:
     assert run.path.exists()
 
 
+def test_a_first_update_that_fails_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a model of somebody's own")
+
+    monkeypatch.setattr(training.Trainer, "_one_update", fail)
+    with pytest.raises(RuntimeError, match="somebody's own"):
+        train(LONG, 0, options(tmp_path / "runs", tensorboard=True))
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file where the folder should be")
     with pytest.raises(UserError, match="Could not write"):

@@ -154,6 +154,7 @@ def test_only_recurrent_mazes_are_throttled() -> None:
         ("learning_rate=1e-4", "learning_rate", 1e-4),
         (" epochs = 7 ", "epochs", 7),
         ("difficulty=11", "difficulty", (11,)),
+        ("difficulty=[11, 13]", "difficulty", (11, 13)),
         ("decay_epochs=60,100", "decay_epochs", (60, 100)),
         ("decay_epochs=", "decay_epochs", ()),
         ("fresh=true", "fresh", True),
@@ -199,6 +200,9 @@ def test_overrides_have_the_type_of_their_field(setting: str, field: str, value:
         ("difficulty=9,x", "whole number"),
         ("difficulty=", "difficulty"),
         ("difficulty=0", "difficulty"),
+        ("difficulty=[]", "difficulty"),
+        ("name=-3", "must not begin with -"),
+        ("name=", "name"),
         ("alpha=1.5", "alpha"),
         ("alpha=nan", "alpha"),
         ("learning_rate=inf", "learning_rate"),
@@ -340,7 +344,8 @@ def test_equal_numbers_are_equal_recipes() -> None:
         {"epochs": True},
         {"alpha": None},
         {"alpha": float("nan")},
-        {"difficulty": 9},
+        {"difficulty": True},
+        {"difficulty": "9"},
         {"difficulty": ["9"]},
         {"model_options": []},
         {"optimizer": "lion"},
@@ -358,6 +363,11 @@ def test_a_damaged_recipe_gets_one_sentence(damage: dict[str, Any]) -> None:
 def test_what_is_no_recipe_gets_one_sentence(data: Any) -> None:
     with pytest.raises(UserError):
         Recipe.from_json(data)
+
+
+def test_one_difficulty_and_one_setting_need_no_list() -> None:
+    assert Recipe("toy", "mazes", 9) == Recipe("toy", "mazes", (9,))  # type: ignore[arg-type]
+    assert override(TOY, "epochs=7") == override(TOY, ["epochs=7"])
 
 
 def test_an_unknown_recipe_offers_the_nearest() -> None:
