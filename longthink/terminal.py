@@ -18,12 +18,16 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from longthink.limits import places_of
 from longthink.solving import Solution
 from longthink.tasks import Batch, Task
 from longthink.think import Moment, confidence
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+
+_MANY = 200_000
 
 
 class Watching:
@@ -44,6 +48,8 @@ class Watching:
     def __enter__(self) -> Watching:
         if self.live:
             self.live.start()
+        elif not self.quiet and (places := places_of(self.batch)) > _MANY:  # before a first step that may take a minute
+            print(f"{places:,} places, at most {self.budget:,} steps", file=sys.stderr, flush=True)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:

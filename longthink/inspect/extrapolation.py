@@ -221,10 +221,12 @@ def draw_receptive_field(field: ReceptiveField, title: str = "") -> Any:
     axes = new.add_subplot()
     for colour, name in zip(COLOURS, ("state", "logits", "answer"), strict=False):
         distances = [float("nan") if d < 0 else d for d in getattr(field, name)]
-        axes.plot(range(field.steps + 1), distances, "o-", color=colour, ms=3, lw=1.4, label=name)
+        below: dict[str, Any] = {"lw": 3.2, "ms": 5, "alpha": 0.5}  # or the others would hide it
+        line = below if name == "state" else {"lw": 1.4, "ms": 3}
+        axes.plot(range(field.steps + 1), distances, "o-", color=colour, label=f"differs in the {name}", **line)
     for level, label, style in (
-        (field.edge, "edge of the input", ":"),
-        (field.solution_radius, "solution radius", "--"),
+        (field.edge, "farthest place of the input", ":"),
+        (field.solution_radius, "farthest that an answer depends on", "--"),
     ):
         if level is not None:
             axes.axhline(level, color=INK, lw=0.9, ls=style, label=label)

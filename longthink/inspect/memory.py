@@ -148,8 +148,7 @@ def draw(trace: MemoryTrace, title: str = "", head: int | None = None) -> Any:
     columns = 1 if worded else 2  # words need room
     rows = -(-count // columns)
     new = figure(9.0, (2.5 if worded else 2.1) * rows + 0.3)
-    if title:
-        new.suptitle(title, size=11, x=0.01, ha="left")
+    _title(new, title, trace)
     for i, (name, unit, values) in enumerate(panels):
         axes = new.add_subplot(rows, columns, i + 1)
         _over_time(axes, trace, values, name, unit)
@@ -170,14 +169,18 @@ def draw_links(traces: Mapping[str, MemoryTrace], title: str = "") -> Any:
     from longthink.inspect.figures import figure
 
     new = figure(4.6 * len(traces), 5.0)
-    if title:
-        new.suptitle(title, size=11, x=0.01, ha="left")
+    _title(new, title, *traces.values())
     for i, (name, trace) in enumerate(traces.items()):
         panels = (("forward links", "cell", trace.forward_links), ("read modes", "", trace.read_modes))
         for row, (what, unit, values) in enumerate(panels):
             axes = new.add_subplot(2, len(traces), row * len(traces) + i + 1)
             _over_time(axes, trace, values[:, 0], f"{name}: {what}", unit)
     return new
+
+
+def _title(new: Any, title: str, *traces: MemoryTrace) -> None:
+    key = "yellow is 1, dark is 0" + ("; red: an answer is due" if any(one.truth is not None for one in traces) else "")
+    new.suptitle("\n".join(part for part in (title, key) if part), size=10, x=0.01, ha="left")
 
 
 def variant(model: Thinker) -> str:
