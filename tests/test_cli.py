@@ -415,9 +415,15 @@ def test_a_closed_pipe_and_an_interrupt_end_quietly() -> None:
     assert reading.wait() != 0
 
 
-def test_a_large_problem_is_told_before_its_first_step(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["solve", "prefix_sums", "--size", "200001", "--steps", "1"]) == 0
-    assert capsys.readouterr().err.startswith("200,001 places, at most 1 steps\n")
+def test_a_large_problem_is_told_before_its_first_step(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = ["solve", "prefix_sums", "--size", "1001", "--steps", "1"]
+    assert main(request) == 0
+    assert "places" not in capsys.readouterr().err
+    monkeypatch.setattr(terminal, "_MANY", 1000)
+    assert main(request) == 0
+    assert capsys.readouterr().err.startswith("1,001 places, at most 1 steps\n")
 
 
 def test_a_terminal_sees_the_network_think(monkeypatch: pytest.MonkeyPatch) -> None:
