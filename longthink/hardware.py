@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,14 @@ def fast_products() -> Iterator[None]:
     finally:
         torch.set_float32_matmul_precision(before[0])
         torch.backends.cudnn.benchmark = before[1]
+
+
+def host_memory() -> float:
+    """In bytes."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):  # not on Windows
+        return 16 * 2.0**30
 
 
 def usable_device(name: str | torch.device) -> torch.device:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable
 
 import torch
 
 from longthink.errors import UserError
+from longthink.hardware import host_memory
 from longthink.loading import Loaded
 from longthink.tasks import Batch
 from longthink.think import Moment, tensors
@@ -60,17 +60,10 @@ def check_memory(loaded: Loaded, outputs: int, samples: int = 1, kept: int = 0, 
             small = torch.zeros(1, shape["inputs"], *(side,) * shape["dims"], device=device)
             state = loaded.model.start(loaded.model.look(small))
         need = samples * outputs * _BUFFERS * sum(t.nbytes for t in tensors(state)) / side ** shape["dims"]
-    memory = _memory()
+    memory = host_memory()
     have = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else memory - kept
     if need > have or kept > memory:
         total, most = (need + kept) / 2**30, max(have, memory) / 2**30
         more = ", fewer samples or steps, or a smaller chunk" if samples > 1 else ""
         less = less or f"choose a smaller size{more}"
         raise UserError(f"This takes some {total:.3g} GiB of memory and there are {most:.3g}; {less}.")
-
-
-def _memory() -> float:
-    try:
-        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, ValueError, OSError):  # not on Windows
-        return 16 * 2.0**30

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from longthink.errors import UserError, unknown
-from longthink.hardware import usable_device
+from longthink.hardware import host_memory, usable_device
 from longthink.models import build, models
 from longthink.tasks import Task, task, tasks
 from longthink.think import ThinkingModule
@@ -142,6 +142,7 @@ def rebuild(recipe: Recipe, seed: int = 0, beside: Path | None = None) -> tuple[
         if key in recipe.model_options:
             raise UserError(f"The model's {key!r} follows from the recipe's task and model; leave it out.")
     _check_fit(recipe, problem)
+    _check_parameters(recipe, problem)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -160,6 +161,21 @@ def _check_fit(recipe: Recipe, problem: Task) -> None:
         raise UserError(
             f"The model {recipe.model!r} does not fit the task "
             f"{problem.name!r}, which has {', '.join(sorted(problem.shape))}; choose another model."
+        )
+
+
+def _check_parameters(recipe: Recipe, problem: Task) -> None:
+    """Refuse a network that is larger than the memory, before it fills it."""
+    try:
+        with torch.device("meta"):
+            model = build(recipe.model, **problem.shape, **recipe.model_options)
+    except Exception:  # whatever it is, it will be said when the network is built; people's own may need real numbers
+        return
+    number = sum(weight.numel() for weight in model.parameters())
+    if 4.0 * number > host_memory():
+        raise UserError(
+            f"With these options the model {recipe.model!r} has {number:,} parameters, more than fit into memory here; "
+            "make it smaller."
         )
 
 

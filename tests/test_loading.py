@@ -170,6 +170,15 @@ def test_a_rebuilt_network_depends_on_its_seed_alone() -> None:
     assert not any(torch.equal(first[name], other[name]) for name in first)
 
 
+@pytest.mark.parametrize("recipe", ["mazes-long", "ctl-router", "listops-lstm", "babi-dnc", "text-sigma_moe"])
+def test_networks_larger_than_memory_are_refused_before_they_fill_it(recipe: str) -> None:
+    size = "model.size" if recipe == "babi-dnc" else "model.width"
+    with pytest.raises(
+        UserError, match=r"has [\d,]{13,} parameters, more than fit into memory here; make it smaller\."
+    ):
+        rebuild(lt.override(lt.recipe(recipe), f"{size}=102400000"))
+
+
 def test_an_unknown_name_offers_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean 'mazes'"):
         load("maze")
