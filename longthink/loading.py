@@ -164,14 +164,21 @@ def _check_fit(recipe: Recipe, problem: Task) -> None:
         )
 
 
-def _check_parameters(recipe: Recipe, problem: Task) -> None:
-    """Refuse a network that is larger than the memory, before it fills it."""
+def _outline(recipe: Recipe, problem: Task) -> ThinkingModule | None:
+    """The network without its numbers; None where it cannot be made without."""
     try:
         with torch.device("meta"):
-            model = build(recipe.model, **problem.shape, **recipe.model_options)
-    except Exception:  # whatever it is, it will be said when the network is built; people's own may need real numbers
-        return
-    number = sum(weight.numel() for weight in model.parameters())
+            return build(recipe.model, **problem.shape, **recipe.model_options)
+    except UserError:
+        raise
+    except Exception:  # people's own may need numbers, and whatever else it is will be said when it is built
+        return None
+
+
+def _check_parameters(recipe: Recipe, problem: Task) -> None:
+    """Refuse a network that is larger than the memory, before it fills it."""
+    outline = _outline(recipe, problem)
+    number = 0 if outline is None else sum(weight.numel() for weight in outline.parameters())
     if 4.0 * number > host_memory():
         raise UserError(
             f"With these options the model {recipe.model!r} has {number:,} parameters, more than fit into memory here; "
@@ -205,11 +212,11 @@ def _check_rebuilt(loaded: Loaded) -> None:
             "The card has no recipe, from which the network could be rebuilt; add one: "
             "{'recipe': lt.Recipe('mine', task, difficulty, model=name, model_options=options).to_json()}."
         )
-    recipe = loaded.recipe
-    with torch.device("meta"):
-        again = build(recipe.model, **loaded.task.shape, **recipe.model_options).state_dict()
+    outline = _outline(loaded.recipe, loaded.task)
+    if outline is None:
+        return
     mine = {name: value.shape for name, value in loaded.model.state_dict().items()}
-    theirs = {name: value.shape for name, value in again.items()}
+    theirs = {name: value.shape for name, value in outline.state_dict().items()}
     other = sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name))
     if other:
         raise UserError(
