@@ -20,7 +20,7 @@ GIB = 2**30
 
 def loaded(name: str, memory: float, monkeypatch: pytest.MonkeyPatch) -> Loaded:
     """The shipped network of this name on a machine with so many bytes."""
-    monkeypatch.setattr(limits, "_memory", lambda: float(memory))
+    monkeypatch.setattr(limits, "host_memory", lambda: float(memory))
     return load(name)
 
 
@@ -65,7 +65,7 @@ def test_tokens_look_at_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_problems_that_do_not_fit_are_never_made(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(limits, "_memory", lambda: 2.0**20)
+    monkeypatch.setattr(limits, "host_memory", lambda: 2.0**20)
     for asked, advice in (
         (["solve", "mazes", "--size", "201"], "choose a smaller size"),
         (["solve", "prefix_sums", "01" * 5_000], "type a shorter problem"),

@@ -272,7 +272,7 @@ def change(recipe: Recipe, name: str, draw: st.DataObject) -> Recipe:
         "batch": st.integers(1, 999),
         "first_n": st.integers(1, 29),
         "alpha": st.floats(0, 1),
-        "name": st.text("abc_-.09", min_size=1).filter(lambda text: not text.startswith(".")),
+        "name": st.text("abc_-.09", min_size=1).filter(lambda text: text[0] not in ".-"),
     }
     if name not in values:
         kinds: dict[type, st.SearchStrategy[Any]] = {
