@@ -477,7 +477,7 @@ def show_list(
     rows = [row for row in catalogue.table(kind) if like in row["name"]]
     if not rows:
         raise UserError(f"No {kind} have {like!r} in their name; leave it out to see all.")
-    settings = catalogue.settings(like) if kind == "recipes" and rows[0]["name"] == like else {}
+    settings = catalogue.settings(like) if kind == "recipes" and like in catalogue.list(kind) else {}
     if as_json:
         print(json.dumps([{**row, "settings": settings} if settings and row["name"] == like else row for row in rows]))
         return

@@ -27,6 +27,7 @@ from longthink.tasks.babi_files import (
     Part,
     Stamp,
     all_files,
+    check_task,
     find_data,
     parsed,
     raw_stories,
@@ -119,8 +120,7 @@ class Babi:
 
     def sample(self, n: int, difficulty: int, seed: int, split: Split = "test") -> Batch:
         check_request(n, difficulty, seed, split)
-        if difficulty > TASKS:
-            raise UserError(f"There are {TASKS} tasks, numbered from 1, and none is {difficulty}.")
+        check_task(difficulty)  # before the data are looked for, which may be a download
         pool = self._pool(difficulty, split)
         if not len(pool):
             if self.longest is not None and split == "train":

@@ -112,10 +112,14 @@ def _members(named: Iterable[tuple[str, Path | bytes]]) -> dict[tuple[str, int, 
     return {(match[1], int(match[2]), match[3]): content for match, content in found if match}
 
 
-def _file_lines(root: Path, stamp: Stamp, variant: str, task: int, part: Part) -> tuple[str, list[str]]:
-    """The name of a file and its lines; the file of en where this one is missing."""
+def check_task(task: int) -> None:
     if not 1 <= task <= TASKS:
         raise UserError(f"bAbI has the tasks 1 to {TASKS}; there is no task {task}.")
+
+
+def _file_lines(root: Path, stamp: Stamp, variant: str, task: int, part: Part) -> tuple[str, list[str]]:
+    """The name of a file and its lines; the file of en where this one is missing."""
+    check_task(task)
     for choice in dict.fromkeys((variant, "en")):
         content = all_files(root, stamp).get((choice, task, part))
         if content is not None:

@@ -25,6 +25,8 @@ from longthink.training.files import (
 )
 from longthink.training.recipe import Recipe
 
+_RECIPE, _CARD = "recipe.json", "card.json"  # a run begins with the one and ends with the other
+
 
 class RunFolder:
     """``runs/<recipe>-<hash>-seed<seed>``; every file in it is whole at any moment."""
@@ -33,7 +35,8 @@ class RunFolder:
         self.path = root / f"{recipe.name}-{recipe.hash()}-seed{seed}"
         self.recipe, self.seed = recipe, seed
         self.best, self.last = self.path / "best.safetensors", self.path / "last.safetensors"
-        self.metrics, self.card = self.path / "metrics.jsonl", self.path / "card.json"
+        self.metrics, self.card = self.path / "metrics.jsonl", self.path / _CARD
+        self.begun = self.path / _RECIPE
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -58,7 +61,7 @@ class RunFolder:
             yield
         except Exception:
             if not any(file.exists() for file in (self.last, self.best, self.card, self.metrics)):  # no update was made
-                for file in (self.path / "recipe.json", *self.path.glob("events.out.*")):
+                for file in (self.begun, *self.path.glob("events.out.*")):
                     file.unlink(missing_ok=True)
             raise
         finally:
@@ -69,7 +72,7 @@ class RunFolder:
     def begin(self) -> None:
         for part in self.path.glob(".*.part"):  # left by a process that was killed while it wrote
             part.unlink(missing_ok=True)
-        write_json(self.path / "recipe.json", {"recipe": self.recipe.to_json(), "seed": self.seed})
+        write_json(self.begun, {"recipe": self.recipe.to_json(), "seed": self.seed})
 
     def finished(self) -> dict[str, Any] | None:
         """The card of a run that has ended well."""
@@ -104,7 +107,7 @@ class RunFolder:
 def unfinished(path: str | Path) -> bool:
     """Is this the folder of a run that has not ended?"""
     folder = Path(path)
-    return (folder / "recipe.json").exists() and not (folder / "card.json").exists()
+    return (folder / _RECIPE).exists() and not (folder / _CARD).exists()
 
 
 def pack(

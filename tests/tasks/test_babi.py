@@ -407,3 +407,8 @@ def test_the_same_everywhere(difficulty: int, split: Split, golden: str) -> None
     batch = Babi(str(REAL)).sample(50, difficulty, 3, split)
     numbers = batch.inputs.numpy().astype("<i8").tobytes() + batch.targets.numpy().astype("<i8").tobytes()
     assert sha256(numbers).hexdigest()[:16] == golden
+
+
+def test_a_task_that_does_not_exist_is_refused_before_the_data_are_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="tasks 1 to 20; there is no task 21"):
+        Babi(str(tmp_path / "not there")).sample(1, 21, 0)
