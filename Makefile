@@ -8,7 +8,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python -m longthink.demo --out out
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
