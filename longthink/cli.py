@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -184,7 +184,7 @@ def solve(
     text = _standard_input() if problem == "-" else problem
     batch = solving.pose(loaded, text, size=size, seed=seed or 0, style=style)
     budget = solving.default_steps(loaded, batch) if steps is None else steps
-    from longthink.terminal import Watching, report
+    from longthink.terminal import Watching, report, tell_training
 
     limits = solving.patience(loaded, budget) if steps is None else []
     with Watching(loaded.task, batch, budget, quiet=as_json) as watching:
@@ -197,14 +197,9 @@ def solve(
         print(json.dumps({**solution.to_json(), **loaded.changes(settings or ())}))
         return
     report(solution)
-    _tell_training(loaded.unlike_training(settings or ()))
+    tell_training(loaded, settings or ())
     if out is not None:
         print(f"picture  {out}")
-
-
-def _tell_training(other: Sequence[str]) -> None:
-    if other:
-        print(f"trained  with {', '.join(other)}")
 
 
 def _write(weights: str | None, prompt: str, wishes: dict[str, Any], as_json: bool, device: str) -> None:
@@ -294,8 +289,6 @@ def evaluate(
     import longthink as lt
     from longthink import eval_command, pictures
     from longthink.hardware import usable_device
-    from longthink.training.checkpoint import unfinished
-    from longthink.training.files import write_json
 
     at_least(1, samples=samples, read_every=read_every, **({} if chunk is None else {"chunk": chunk}))
     at_least(0, seed=seed)
@@ -303,86 +296,19 @@ def evaluate(
     for path, kinds in ((out, (".json",)), (plot, (".png", ".pdf", ".svg"))):
         if path is not None:
             pictures.check_place(path, kinds)
-    place = usable_device(device)
-    loaded = lt.load(weights, place).with_settings(settings or ())
-    recipe = loaded.recipe
-    read = getattr(loaded.task, "read", None)
-    if file is not None and (read is None or difficulty is not None):
-        raise UserError("--file is for ListOps, whose original files have problems of all depths; leave it out.")
+    loaded = lt.load(weights, usable_device(device)).with_settings(settings or ())
+    how = eval_command.How(weights, samples, settings or (), precision, as_json, out)
     if hasattr(loaded.task, "stream"):
-        if (difficulty, steps, chunk, plot) != (None, None, None, None) or (seed, read_every) != (0, 1):
+        if (difficulty, steps, chunk, plot, file) != (None,) * 5 or (seed, read_every) != (0, 1):
             raise UserError(
                 "A language model reads the first --samples blocks of its test text; leave out --difficulty, --steps, "
-                "--seed, --read-every, --chunk and --plot."
+                "--seed, --read-every, --chunk, --file and --plot."
             )
-        eval_command.bits(loaded, weights, samples, memory, farthest, precision, settings or (), as_json, out)
+        eval_command.bits(loaded, how, memory, farthest)
         return
     if (memory, farthest) != (None, None):
         raise UserError(f"Only language models look back; leave out --memory and --farthest for {weights}.")
-    trained = recipe.valid_difficulty or recipe.difficulty  # some depths are all for training
-    chosen = trained if difficulty is None else whole_numbers("difficulty", difficulty)
-    if steps is None:
-        steps = min(5 * recipe.steps, getattr(loaded.model, "max_steps", None) or 5 * recipe.steps)
-        steps -= steps % read_every
-    at_least(min(1, recipe.steps), steps=steps)  # some models have the answer when they have read the problem
-    if chunk is None:
-        chunk = 100 if place.type == "cuda" else 20
-    chunk = min(chunk, samples)
-    batches: Iterable[lt.Batch]
-    left_out: dict[str, int] = {}
-    if read is not None and file is not None:
-        batch, left_out = read(file, samples)
-        batches, expected = [batch], len(batch)
-    else:
-        batches = eval_command.sampled(loaded, chosen, samples, seed, chunk, steps // read_every)
-        expected = samples * len(chosen)
-    curves = eval_command.curves(loaded, batches, expected, steps, chunk, read_every, precision, as_json)
-    document: dict[str, Any] = {
-        "weights": weights,
-        "task": loaded.task.name,
-        "unit": loaded.task.unit,
-        "trained": {"difficulty": list(recipe.difficulty), "steps": recipe.steps},
-        "seed": seed,
-        **({} if file is None else {"file": file.name, "left_out": left_out}),
-        **loaded.changes(settings or ()),
-        "device": str(place),
-        "precision": precision,
-        "curves": [curve.to_json() for curve in curves],
-    }
-    if out is not None:
-        write_json(out, document)
-    if plot is not None:
-        from longthink.plots import accuracy_plot
-
-        pictures.save_figure(accuracy_plot(document), plot)
-    if as_json:
-        print(json.dumps(document))
-        return
-    from longthink.tasks.base import CountsParts
-    from longthink.terminal import print_table
-
-    columns = ["peak", "at step", "final", "most confident", "steps to solve", "n"] if steps else ["solved", "n"]
-    rows = [eval_command.summary(curve) if steps else eval_command.told(curve) for curve in document["curves"]]
-    if isinstance(loaded.task, CountsParts):
-        columns.append(f"wrong {loaded.task.parts}")
-        errors = [curve["error"][-1] for curve in document["curves"]]
-        rows = [[*row, f"{error:.1%}"] for row, error in zip(rows, errors, strict=True)]
-    first = loaded.task.unit
-    if file is not None:
-        first, rows = "file", [[file.name, *row[1:]] for row in rows]
-    print_table((first, *columns), rows, f"{weights}: solved within {steps} steps" if steps else weights)
-    _tell_training(loaded.unlike_training(settings or ()))
-    if unfinished(weights):
-        print(f"unfinished  weights of update {loaded.card.get('updates')} of {recipe.updates}; its training can go on")
-    if sum(left_out.values()):
-        print(f"left out  {eval_command.omitted(left_out, expected)}")
-    if isinstance(loaded.task, CountsParts):
-        limit = loaded.task.failed_above
-        failed = sum(error > limit for error in errors)
-        print(f"wrong {loaded.task.parts}  {sum(errors) / len(errors):.1%} on average, {failed} above {limit:.0%}")
-    for path in (out, plot):
-        if path is not None:
-            print(f"written  {path}")
+    eval_command.accuracy(loaded, how, difficulty, file, seed, steps, read_every, chunk, plot)
 
 
 def _check_seconds(seconds: float | None) -> None:

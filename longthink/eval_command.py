@@ -5,25 +5,111 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from longthink import limits
-from longthink.errors import at_least, whole_numbers
+from longthink import limits, pictures
+from longthink.errors import UserError, at_least, whole_numbers
 from longthink.evaluate import Curve, curve
 from longthink.loading import Loaded
 from longthink.models.language import Language
 from longthink.perplexity import Measured, measure_weights
 from longthink.solving import HABITS
 from longthink.tasks import Batch
-from longthink.tasks.base import check_difficulty, without_repeats
+from longthink.tasks.base import CountsParts, check_difficulty, without_repeats
 from longthink.tasks.text import Text
-from longthink.terminal import print_table
+from longthink.terminal import print_table, tell_training
+from longthink.training.checkpoint import unfinished
 from longthink.training.files import write_json
 from longthink.training.report import Report
+
+
+@dataclass(frozen=True)
+class How:
+    """What both kinds of measuring are told. ``name``: of the weights; ``samples``: problems a difficulty, or blocks of
+    a text."""
+
+    name: str
+    samples: int
+    settings: Sequence[str]
+    precision: str
+    as_json: bool
+    out: Path | None
+
+
+def accuracy(
+    loaded: Loaded,
+    how: How,
+    difficulty: str | None,
+    file: Path | None,
+    seed: int,
+    steps: int | None,
+    read_every: int,
+    chunk: int | None,
+    plot: Path | None,
+) -> None:
+    """A table of what is solved at which step, by difficulty or of a file's problems."""
+    recipe, device = loaded.recipe, next(loaded.model.parameters()).device
+    read = getattr(loaded.task, "read", None)
+    if file is not None and (read is None or difficulty is not None):
+        raise UserError("--file is for ListOps, whose original files have problems of all depths; leave it out.")
+    trained = recipe.valid_difficulty or recipe.difficulty  # some depths are all for training
+    chosen = trained if difficulty is None else whole_numbers("difficulty", difficulty)
+    if steps is None:
+        steps = min(5 * recipe.steps, getattr(loaded.model, "max_steps", None) or 5 * recipe.steps)
+        steps -= steps % read_every
+    at_least(min(1, recipe.steps), steps=steps)  # some models have the answer when they have read the problem
+    if chunk is None:
+        chunk = 100 if device.type == "cuda" else 20
+    chunk = min(chunk, how.samples)
+    batches: Iterable[Batch]
+    left_out: dict[str, int] = {}
+    if read is not None and file is not None:
+        batch, left_out = read(file, how.samples)
+        batches, expected = [batch], len(batch)
+    else:
+        batches = sampled(loaded, chosen, how.samples, seed, chunk, steps // read_every)
+        expected = how.samples * len(chosen)
+    found = curves(loaded, batches, expected, steps, chunk, read_every, how)
+    document: dict[str, Any] = {
+        "weights": how.name,
+        "task": loaded.task.name,
+        "unit": loaded.task.unit,
+        "trained": {"difficulty": list(recipe.difficulty), "steps": recipe.steps},
+        "seed": seed,
+        **({} if file is None else {"file": file.name, "left_out": left_out}),
+        **loaded.changes(how.settings),
+        "device": str(device),
+        "precision": how.precision,
+        "curves": [curve.to_json() for curve in found],
+    }
+    if how.out is not None:
+        write_json(how.out, document)
+    if plot is not None:
+        from longthink.plots import accuracy_plot
+
+        pictures.save_figure(accuracy_plot(document), plot)
+    if how.as_json:
+        print(json.dumps(document))
+        return
+    _print_accuracy(loaded, document["curves"], how.name, steps, file)
+    tell_training(loaded, how.settings)
+    if unfinished(how.name):
+        print(f"unfinished  weights of update {loaded.card.get('updates')} of {recipe.updates}; its training can go on")
+    if sum(left_out.values()):
+        print(f"left out  {omitted(left_out, expected)}")
+    if isinstance(loaded.task, CountsParts):
+        limit = loaded.task.failed_above
+        errors = [curve["error"][-1] for curve in document["curves"]]
+        failed = sum(error > limit for error in errors)
+        print(f"wrong {loaded.task.parts}  {sum(errors) / len(errors):.1%} on average, {failed} above {limit:.0%}")
+    for path in (how.out, plot):
+        if path is not None:
+            print(f"written  {path}")
 
 
 def sampled(
@@ -55,14 +141,13 @@ def curves(
     steps: int,
     chunk: int,
     read_every: int,
-    precision: str,
-    quiet: bool,
+    how: How,
 ) -> list[Curve]:
     """A curve a batch, and people see how far it is; ``expected``: about how many problems there are."""
     device = next(loaded.model.parameters()).device
-    bf16 = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+    bf16 = torch.autocast(device.type, torch.bfloat16) if how.precision == "bf16" else nullcontext()
     found: list[Curve] = []
-    with Report("steps of all samples", expected * max(1, steps), 0, quiet) as progress, bf16:
+    with Report("steps of all samples", expected * max(1, steps), 0, how.as_json) as progress, bf16:
         for batch in batches:
             news = f"{loaded.task.unit}: {batch.difficulty}" if batch.difficulty else ""
             report = partial(_tell, progress, news)
@@ -75,6 +160,18 @@ def curves(
 
 def _tell(progress: Report, news: str, samples: int) -> None:
     progress.update(progress.done + samples, news)
+
+
+def _print_accuracy(loaded: Loaded, found: Sequence[dict[str, Any]], name: str, steps: int, file: Path | None) -> None:
+    columns = ["peak", "at step", "final", "most confident", "steps to solve", "n"] if steps else ["solved", "n"]
+    rows = [summary(curve) if steps else told(curve) for curve in found]
+    if isinstance(loaded.task, CountsParts):
+        columns.append(f"wrong {loaded.task.parts}")
+        rows = [[*row, f"{curve['error'][-1]:.1%}"] for row, curve in zip(rows, found, strict=True)]
+    first = loaded.task.unit
+    if file is not None:
+        first, rows = "file", [[file.name, *row[1:]] for row in rows]
+    print_table((first, *columns), rows, f"{name}: solved within {steps} steps" if steps else name)
 
 
 def summary(curve: dict[str, Any]) -> list[str]:
@@ -103,19 +200,10 @@ def omitted(left_out: dict[str, int], kept: int) -> str:
     return f"{sum(left_out.values()):,} of {kept + sum(left_out.values()):,} problems: {counts}"
 
 
-def bits(
-    loaded: Loaded,
-    name: str,
-    blocks: int,
-    memory: str | None,
-    farthest: int | None,
-    precision: str,
-    settings: Sequence[str],
-    as_json: bool,
-    out: Path | None,
-) -> None:
+def bits(loaded: Loaded, how: How, memory: str | None, farthest: int | None) -> None:
     """What a language model is measured in, over the first blocks of a test text, by how far it looks back."""
-    options: dict[str, Any] = {"blocks": blocks, "half": precision == "bf16", "farthest": farthest}
+    blocks = how.samples
+    options: dict[str, Any] = {"blocks": blocks, "half": how.precision == "bf16", "farthest": farthest}
     wanted = () if memory is None else whole_numbers("memory", memory)
     at_least(0, memory=min(wanted, default=0))
     assert isinstance(loaded.model, Language)
@@ -125,7 +213,7 @@ def bits(
     there = loaded.task.stream("test", 1, max(loaded.recipe.difficulty), whole=True).blocks
     found: dict[int, Measured] = {}
     each = min(blocks, there)
-    with Report("blocks", len(lengths) * each, 0, as_json) as progress:
+    with Report("blocks", len(lengths) * each, 0, how.as_json) as progress:
         for length in lengths:
             before = len(found) * each
 
@@ -134,21 +222,21 @@ def bits(
 
             found[length] = measure_weights(loaded, memory=length, on_block=tell, **options)
     document = {
-        "weights": name,
+        "weights": how.name,
         "task": loaded.task.name,
         "corpus": loaded.task.corpus,
-        **loaded.changes(settings),
+        **loaded.changes(how.settings),
         "device": str(next(loaded.model.parameters()).device),
-        "precision": precision,
+        "precision": how.precision,
         "trained": {"memory": loaded.model.memory},
         "blocks": each,
         "bytes without tokens": about.lost,  # of the whole test text
         "farthest": farthest,
         "memories": [{"memory": length, **one.to_json()} for length, one in found.items()],
     }
-    if out is not None:
-        write_json(out, document)
-    if as_json:
+    if how.out is not None:
+        write_json(how.out, document)
+    if how.as_json:
         print(json.dumps(document))
         return
     columns = ("memory", "bits per byte", "bits per token", "perplexity", "tokens")
@@ -163,11 +251,11 @@ def bits(
         for length, one in found.items()
     ]
     which = f"all {there}" if blocks >= there else f"the first {blocks}"
-    title = f"{name}: {which} blocks of the test text of {loaded.task.corpus}, by how far it looks back"
+    title = f"{how.name}: {which} blocks of the test text of {loaded.task.corpus}, by how far it looks back"
     usual = f"training: {loaded.model.memory}, by itself: {loaded.model.evaluation_memory}"
     print_table(columns, rows, f"{title} ({usual})")
     if about.lost:
         whole = about.bytes + about.lost
         print(f"unknown  {about.lost:,} of {whole:,} bytes are in no token: bits are per byte of the others")
-    if out is not None:
-        print(f"written  {out}")
+    if how.out is not None:
+        print(f"written  {how.out}")

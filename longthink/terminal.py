@@ -19,6 +19,7 @@ from rich.text import Text
 from torch import Tensor
 
 from longthink.limits import places_of
+from longthink.loading import Loaded
 from longthink.solving import Solution
 from longthink.tasks import Batch, Task
 from longthink.think import Moment, confidence
@@ -186,6 +187,13 @@ def report(solution: Solution) -> None:
         rest = "it answers while it reads"
     print(f"steps    {solution.steps} ({rest})")
     print(f"seconds  {solution.seconds:.1f}")
+
+
+def tell_training(loaded: Loaded, settings: Sequence[str]) -> None:
+    """What its training was otherwise than these settings."""
+    other = loaded.unlike_training(settings)
+    if other:
+        print(f"trained  with {', '.join(other)}")
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
