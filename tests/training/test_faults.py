@@ -496,11 +496,15 @@ def test_a_job_that_is_ended_keeps_every_update(tmp_path: Path, ended: signal.Si
         if trainer.update == 5:
             signal.raise_signal(ended)
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(training.Trainer, "_one_update", update)
-        with pytest.raises(KeyboardInterrupt):
-            train(TOY, 0, options(tmp_path))
-    assert signal.getsignal(ended) == signal.SIG_DFL
+    before = signal.signal(ended, signal.SIG_DFL)  # whoever started the tests with nohup has it ignored
+    try:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(training.Trainer, "_one_update", update)
+            with pytest.raises(KeyboardInterrupt):
+                train(TOY, 0, options(tmp_path))
+        assert signal.getsignal(ended) == signal.SIG_DFL
+    finally:
+        signal.signal(ended, before)
     (run,) = tmp_path.iterdir()
     assert read_tensors(run / "last.safetensors")[1]["update"] == 5
 
