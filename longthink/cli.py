@@ -144,7 +144,10 @@ def solve(
         ),
     ] = None,
     size: Annotated[int | None, typer.Option(help="How large or hard a problem to make, in the task's unit.")] = None,
-    steps: Annotated[int | None, typer.Option(help="At most so many steps of thinking.")] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="At most so many steps of thinking; the harder the problem, the more if left out."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Which problem to make.")] = None,
     weights: Annotated[str | None, typer.Option(help="Shipped weights by name, or a run's folder.")] = None,
     style: Annotated[

@@ -1,5 +1,5 @@
-"""One training update of the Neural Data Router at the published sizes, and of CTL++'s Transformer with relative
-positions: the plain path beside the fast one.
+"""Forward and backward pass of the Neural Data Router at the published sizes, and of CTL++'s Transformer with relative
+positions: the plain path beside the fast one; and whole updates, with clipped gradients and AdamW.
 
 The plain path runs in float32 with PyTorch's own operations; the fast one in bfloat16 with the Triton kernels, its
 update captured in a graph, and compiled; and several networks as one.
@@ -8,10 +8,11 @@ update captured in a graph, and compiled; and several networks as one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import torch
+from torch import Tensor
 
 from longthink.bench.timing import device, median_seconds, surroundings
 from longthink.hardware import fast_products
@@ -24,6 +25,8 @@ from longthink.tasks import Batch
 from longthink.training.compiled import CompiledStep
 from longthink.training.graphs import GraphedObjective
 from longthink.training.losses import Objective, Plan
+from longthink.training.schedule import make_optimizer
+from longthink.training.trainer import clip_each
 
 SIZES: dict[str, dict[str, Any]] = {
     "ctl": {
@@ -53,29 +56,33 @@ SEVERAL = (5, 10)
 
 @fast_products()
 def measure(batch: int = 512, repeats: int = 10, only: tuple[str, ...] = PATHS) -> dict[str, Any]:
-    """Milliseconds and peak memory of a forward and backward pass, of all networks where there are several."""
+    """Milliseconds and peak memory of a forward and backward pass, and milliseconds of a whole update; of all networks
+    where there are several."""
     rows = []
     for name, size in SIZES.items():
         paths = [(path, 1) for path in (only if device() == "cuda" else ("plain",))]
         if name != "listops":
             paths += [(paths[-1][0], networks) for networks in SEVERAL]
         for path, networks in paths:
-            run = _update(path, batch, networks, **size)
+            run, update = _passes(path, batch, networks, **size)
             if device() == "cuda":
                 torch.cuda.reset_peak_memory_stats()
             seconds = median_seconds(run, repeats)
             memory = torch.cuda.max_memory_allocated() / 2**30 if device() == "cuda" else None
+            whole = median_seconds(update, repeats)
             about = {"size": name, "path": path, "networks": networks, "batch": batch}
-            rows.append({**about, "milliseconds": 1e3 * seconds, "gigabytes": memory})
-            del run
+            times = {"milliseconds": 1e3 * seconds, "milliseconds_of_an_update": 1e3 * whole}
+            rows.append({**about, **times, "gigabytes": memory})
+            del run, update
             if device() == "cuda":
                 torch.cuda.empty_cache()
-    return {"benchmark": "one training update of the router", **surroundings(repeats), "rows": rows}
+    return {"benchmark": "one forward and backward pass of the router", **surroundings(repeats), "rows": rows}
 
 
-def _update(
+def _passes(
     path: str, batch: int, networks: int, kind: str, length: int, steps: int, model: dict[str, Any]
-) -> Callable[[], Any]:
+) -> tuple[Callable[[], Any], Callable[[], None]]:
+    """A forward and backward pass, and a whole update."""
     torch.manual_seed(0)
     nets = [build(kind, vocabulary=18, classes=10, **model).to(device()).train() for _ in range(networks)]
     net = together(nets)
@@ -83,11 +90,21 @@ def _update(
     problems = Batch(tokens, torch.randint(0, 10, (networks * batch,), device=device()))
     plan = Plan(0, 1, steps, 0.0)
     objective = Objective(net, CompiledStep(net) if path == "compiled graph" else None)
+    optimizer = make_optimizer(recipes["ctl-router"], net, fused=device() == "cuda")
+
+    def finish() -> None:
+        parameters = [p for p in net.parameters() if p.grad is not None]
+        if networks == 1:
+            torch.nn.utils.clip_grad_norm_(parameters, 5.0, foreach=True)
+        else:
+            clip_each([cast(Tensor, p.grad) for p in parameters], 5.0)
+        optimizer.step()
+
     if "graph" in path:
         graphed = GraphedObjective(objective, half=True, full_alone=True)
-        return lambda: graphed.backward(problems, plan)
+        return _and_update(lambda: graphed.backward(problems, plan), finish)
 
-    def update() -> None:
+    def forward_and_backward() -> None:
         net.zero_grad()
         with torch.autocast(device(), torch.bfloat16, enabled=path == "kernel"):
             objective(problems, plan)["loss"].sum().backward()
@@ -95,6 +112,14 @@ def _update(
     def plain() -> None:
         where = "longthink.layers.attention"
         with patch(f"{where}.geometric_read", plain_geometric), patch(f"{where}.biased_read", plain_biased):
-            update()
+            forward_and_backward()
 
-    return plain if path == "plain" else update
+    return _and_update(plain if path == "plain" else forward_and_backward, finish)
+
+
+def _and_update(run: Callable[[], Any], finish: Callable[[], None]) -> tuple[Callable[[], Any], Callable[[], None]]:
+    def update() -> None:
+        run()
+        finish()
+
+    return run, update

@@ -359,8 +359,7 @@ def _heat_map() -> None:
                 Exam("unseen pairs", depths, 1_000, 16, chunk=1_000),
             ),
             grid=("shared functions", "overlapping symbols"),
-            remarks=f"{_FIRST}. {_REPEATED_S} All runs were stopped by the clock after an eighth of the published "
-            "updates.",
+            remarks=f"{_FIRST}. {_REPEATED_S}",
         )
     )
 

@@ -69,7 +69,9 @@ class Arithmetic(TokenTask):
         check_depth(self.name, n, difficulty, 0, seed, split)
         check_room(difficulty, self.tokens_a_level, self.longest)
         if difficulty == 0 and split != "train":
-            raise UserError(f"The ten problems of depth 0 are all for training; the {split} split begins at 1.")
+            raise UserError(
+                f"The ten problems of depth 0 are all for training; choose depth 1 or more for the {split} split."
+            )
         stream_seed = mixed_seed(f"{self.name}/{self.longest}/{self.nesting}", difficulty, seed)
         flat, ends, answers = _fill(stream_seed, SPLIT_CODES[split], n, difficulty, self.nesting, self.longest or 0)
         return Batch(
@@ -98,9 +100,8 @@ class Arithmetic(TokenTask):
                 else:
                     raise UserError(f"{here} is where a digit or a ( should be, {_EXAMPLE}.")
             elif not waiting:
-                raise UserError(
-                    f"{here} comes after the end; numbers have one digit, and each operation its brackets, {_EXAMPLE}."
-                )
+                what = "leave it out" if word == ")" else "numbers have one digit, and each operation its brackets"
+                raise UserError(f"{here} comes after the end; {what}, {_EXAMPLE}.")
             elif not waiting[-1][1]:
                 if word not in ("+", "*"):
                     digits = "; numbers have one digit" if word.isdigit() else ""

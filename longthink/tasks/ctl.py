@@ -58,7 +58,7 @@ class CTL(TokenTask):
     def sample(self, n: int, difficulty: int, seed: int, split: Split = "test") -> Batch:
         check_depth(self.name, n, difficulty, 1, seed, split)
         if difficulty == 1 and split != "train":
-            raise UserError(f"All problems with one function are for training; the {split} split begins at 2.")
+            raise UserError(f"All problems with one function are for training; choose 2 or more for the {split} split.")
         # After any function and symbol, any function may come.
         choices = np.broadcast_to(np.arange(len(_FUNCTIONS)), (2, SYMBOLS, len(_FUNCTIONS))).astype(np.int64)
         counts = np.full((2, SYMBOLS), len(_FUNCTIONS))

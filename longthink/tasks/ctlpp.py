@@ -118,7 +118,7 @@ class CTLPP(TokenTask):
         if self.variant == "S" and difficulty % 2:
             raise UserError(f"Variant S has an even number of functions; choose 2, 4 or more, not {difficulty}.")
         if difficulty == 1 and split != "train":
-            raise UserError(f"All problems with one function are for training; the {split} split begins at 2.")
+            raise UserError(f"All problems with one function are for training; choose 2 or more for the {split} split.")
         code = ANY_SPLIT if difficulty == 1 or split == "test" else SPLIT_CODES[split]
         options = (self.shared_functions, self.overlapping_symbols) if self.variant == "S" else ()
         stream_seed = mixed_seed(f"{self.name}/{self.variant}{options}", difficulty, seed)

@@ -96,7 +96,9 @@ class ListOps(TokenTask):
         check_depth(self.name, n, difficulty, 0, seed, split)
         check_room(difficulty, self.tokens_a_level, self.longest)
         if difficulty == 0 and split != "train":
-            raise UserError(f"The ten problems of depth 0 are all for training; the {split} split begins at 1.")
+            raise UserError(
+                f"The ten problems of depth 0 are all for training; choose depth 1 or more for the {split} split."
+            )
         stream_seed = mixed_seed(f"{self.name}/{self.longest}", difficulty, seed)
         flat, ends, answers = _fill(stream_seed, SPLIT_CODES[split], n, difficulty, self.longest or 0)
         return Batch(
@@ -187,7 +189,8 @@ def _evaluate(words: Sequence[str], others: dict[str, Callable[[list[int]], int]
             opened.append((position, word, []))
         elif word != "]":
             kind = "an operator; they are [MIN, [MAX, [MED and [SM" if word[0] == "[" else "a digit, operator or ]"
-            raise UserError(f"{here} is not {kind}, {_EXAMPLE}.")
+            digits = "; numbers have one digit" if word.isdigit() else ""
+            raise UserError(f"{here} is not {kind}{digits}, {_EXAMPLE}.")
         elif not opened:
             raise UserError(f"{here} closes nothing; begin with an operator, {_EXAMPLE}.")
         elif not arguments:

@@ -112,10 +112,15 @@ def test_everything_masked_is_zero_with_zero_gradients() -> None:
 
 @pytest.mark.parametrize("size", [1e3, 1e6, torch.inf])
 def test_keys_that_surely_match_cost_the_nearer_ones_no_digits(size: float) -> None:
+    logits, bounded = sure_keys(size)
+    torch.testing.assert_close(plain_weights(logits).double(), naive_weights(bounded), rtol=1e-5, atol=1e-7)
+
+
+def sure_keys(size: float) -> tuple[Tensor, Tensor]:
+    """Logits of which every third is large, and the same for a product that takes nothing infinite."""
     logits = torch.randn(1, 1, 9, 9, generator=torch.Generator().manual_seed(0))
     logits[..., ::3] += size
-    exact = naive_weights(logits.double().clamp(max=1e4))
-    torch.testing.assert_close(plain_weights(logits).double(), exact, rtol=1e-5, atol=1e-7)
+    return logits, logits.double().clamp(max=1e4)
 
 
 def test_who_is_alone_looks_at_nobody() -> None:
@@ -141,7 +146,8 @@ INTERPRETED = """
 import longthink.ops.geometric.fast as fast
 from longthink.ops.geometric.fused import fused_read
 from longthink.ops.geometric.plain import plain_read, plain_weights
-from tests.ops.test_geometric import problem, read_and_gradients, reading_problem, values_and_gradients
+from longthink.ops.geometric.naive import naive_weights
+from tests.ops.test_geometric import problem, read_and_gradients, reading_problem, sure_keys, values_and_gradients
 
 # three numbers a program, so that rows are longer than a block and carry their sums on
 for n, blocks in [(1, None), (2, None), (7, None), (13, None), (13, (4, 8, 4)), (21, (2, 16, 4))]:
@@ -161,6 +167,17 @@ for n, blocks in [(1, None), (2, None), (7, None), (13, None), (13, (4, 8, 4)), 
                 for a, b in zip(ours, values_and_gradients(plain_weights, *exact)):
                     assert a.dtype == kind
                     assert (a.double() - b).norm() <= 2e-2 * b.norm() + 1e-12
+# keys that surely match, also with sums carried from block to block
+for blocks in ((2, 16, 4), (4, 4, 4)):
+    fast._blocks = lambda n: blocks
+    for size in (1e3, 1e6, torch.inf):
+        logits, bounded = sure_keys(size)
+        ours = values_and_gradients(fast.fast_weights, logits, None, None)
+        for a, b in zip(ours, values_and_gradients(naive_weights, bounded, None, None)):
+            torch.testing.assert_close(a.double(), b, rtol=2e-5, atol=1e-6)
+alone = torch.full((1, 1, 1, 1), torch.inf)
+for one in values_and_gradients(fast.fast_weights, alone, torch.full((1, 1, 1, 2), torch.inf), None):
+    assert (one == 0).all()
 for n, heads, channels in [(1, 1, 16), (5, 2, 20), (17, 1, 32)]:
     for also in (False, True):
         arguments = reading_problem(n, heads, channels, also, also)
@@ -201,6 +218,18 @@ def test_kernel_equals_plain_on_a_gpu(n: int, kind: torch.dtype, directed: bool,
     for ours, true in zip(values_and_gradients(fast_weights, *half), truth, strict=True):
         assert torch.isfinite(ours).all()
         assert (ours.double() - true).norm() <= limit * true.norm() + 1e-12
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the compiled kernel needs a GPU")
+@pytest.mark.parametrize("size", [1e3, 1e6, torch.inf])
+def test_kernel_bears_keys_that_surely_match_on_a_gpu(size: float) -> None:
+    from longthink.ops.geometric.fast import fast_weights
+
+    logits, bounded = (one.cuda() for one in sure_keys(size))
+    truth = values_and_gradients(naive_weights, bounded, None, None)
+    for ours, true in zip(values_and_gradients(fast_weights, logits, None, None), truth, strict=True):
+        torch.testing.assert_close(ours.double(), true, rtol=2e-5, atol=1e-6)
 
 
 @pytest.mark.gpu

@@ -107,7 +107,7 @@ def test_all_digits_are_for_training() -> None:
     batch = ARITHMETIC.sample(200, 0, 0, "train")
     assert set(texts(batch)) == set("0123456789")
     assert ARITHMETIC.check(batch).all()
-    with pytest.raises(UserError, match=r"depth 0 are all for training; the test split begins at 1\.$"):
+    with pytest.raises(UserError, match=r"depth 0 are all for training; choose depth 1 or more for the test split\.$"):
         ARITHMETIC.sample(1, 0, 0, "test")
 
 
@@ -160,6 +160,7 @@ def test_parse_answers_anything_with_a_problem_or_a_sentence(text: str) -> None:
         ("", "There is no expression"),
         ("4*7", "Token 2, '*', comes after the end; numbers have one digit, and each operation its brackets"),
         ("(4*7)+2", "Token 6, '+', comes after the end"),
+        ("(4*7))", "Token 6, ')', comes after the end; leave it out"),
         ("(4-7)", "Token 3, '-', is where a + or * should be"),
         ("(47)", "Token 3, '7', is where a + or *"),
         ("(4*x)", "Token 4, 'x', is where a digit or a ("),

@@ -117,7 +117,7 @@ def test_all_single_functions_are_for_training() -> None:
     assert len(contents(batch)) == 72
     assert CTL().check(batch).all()
     for split in ("valid", "test"):
-        with pytest.raises(UserError, match=rf"are for training; the {split} split begins at 2\.$"):
+        with pytest.raises(UserError, match=rf"are for training; choose 2 or more for the {split} split\.$"):
             CTL().sample(1, 1, 0, split)
 
 

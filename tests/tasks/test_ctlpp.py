@@ -151,7 +151,7 @@ def test_single_functions() -> None:
         batch = CTLPP(variant).sample(6000, 1, 0, "train")
         assert len(contents(batch)) == 32 * 8
         for split in ("valid", "test"):
-            with pytest.raises(UserError, match=rf"are for training; the {split} split begins at 2\.$"):
+            with pytest.raises(UserError, match=rf"are for training; choose 2 or more for the {split} split\.$"):
                 CTLPP(variant).sample(1, 1, 0, split)
     for depth in (1, 3):
         with pytest.raises(UserError, match=rf"^Variant S has an even number of functions; .* not {depth}\.$"):

@@ -156,7 +156,7 @@ def test_all_digits_are_for_training() -> None:
     batch = LISTOPS.sample(200, 0, 0, "train")
     assert set(texts(batch)) == set("0123456789")
     assert LISTOPS.check(batch).all()
-    with pytest.raises(UserError, match=r"depth 0 are all for training; the valid split begins at 1\.$"):
+    with pytest.raises(UserError, match=r"depth 0 are all for training; choose depth 1 or more for the valid split\.$"):
         LISTOPS.sample(1, 0, 0, "valid")
 
 
@@ -254,7 +254,7 @@ def test_parse_answers_anything_with_a_problem_or_a_sentence(text: str) -> None:
         ("[MAX 2 9] 3", "Token 5, '3', comes after the end"),
         ("[MAX 2 9]]", "Token 5, ']', comes after the end"),
         ("]", "Token 1, ']', closes nothing"),
-        ("[MAX 2 10]", "Token 3, '10', is not a digit, operator or ]"),
+        ("[MAX 2 10]", "Token 3, '10', is not a digit, operator or ]; numbers have one digit"),
         ("MAX 2 9]", "Token 1, 'MAX', is not a digit"),
         ("[FIRST 1 2]", "Token 1, '[FIRST', is not an operator"),
         ("[sm ß 3]", "Token 2, 'ß', is not a digit"),

@@ -59,6 +59,11 @@ def test_settings_are_the_printed_ones(name: str) -> None:
         ("arithmetic-router", 1.0, 0.1, None),
         ("listops-router", 1.0, 0.05, "first"),
         ("listops-gated_positions", 1.0, 0.05, "first"),
+        ("listops-transformer", 1.0, None, "first"),
+        ("listops-relative", 1.0, None, "first"),
+        ("ctl-transformer", 5.0, None, None),
+        ("ctl-backward-relative-first", 5.0, None, "first"),
+        ("ctl-relative_gate-first", 5.0, 0.0, "first"),
         ("ctlpp-A-router", 1.0, None, "first"),
         ("ctlpp-R-transformer", 5.0, None, "first"),
     ],
@@ -68,6 +73,34 @@ def test_clip_gate_dropout_and_column(name: str, clip: float, gate: float | None
     assert (recipe.clip, recipe.model_options.get("read_from")) == (clip, column)
     if gate is not None:
         assert recipe.model_options["gate_dropout"] == gate
+
+
+@pytest.mark.parametrize("order", ["ctl", "ctl-backward"])
+def test_ablations_change_what_they_are_named_after_and_nothing_else(order: str) -> None:
+    router = recipes[f"{order}-router"]
+    for layers in (12, 10, 8, 6, 4):  # Table 5.2
+        fewer = recipes[f"{order}-router-{layers}"]
+        assert (fewer.steps, fewer.patient_steps, fewer.model_options) == (layers, layers, router.model_options)
+    for row in ("transformer", "relative", "relative_gate"):  # Table D.1
+        first, last = recipes[f"{order}-{row}-first"], recipes[f"{order}-{row}"]
+        assert first.steps == last.steps
+        assert first.model_options == {**last.model_options, "read_from": "first"}
+    for row in ("transformer", "relative", "geometric"):  # Table D.2: 14 layers, the baselines have 11
+        for variant in ("graves", "universal", "graves_before"):
+            adaptive, without = recipes[f"{order}-{row}-{variant}"], recipes[f"{order}-{row}"]
+            assert (adaptive.steps, without.steps) == (14, 11)
+            assert adaptive.model_options == {**without.model_options, "act": variant}
+
+
+@pytest.mark.parametrize("name", ["ctlpp-A-router", "ctlpp-R-router", "ctlpp-S-router-16-6"])
+def test_routers_of_ctlpp_update_as_in_e_1(name: str) -> None:
+    assert recipes[name].model_options["residual_update"] is True
+    assert recipes[name].updates == pytest.approx(80_000, rel=0.005)
+
+
+@pytest.mark.parametrize("name", ["ctlpp-A-transformer", "ctlpp-R-transformer"])
+def test_transformers_of_ctlpp_have_the_published_updates(name: str) -> None:
+    assert recipes[name].updates == pytest.approx(300_000, rel=0.005)
 
 
 @pytest.mark.parametrize(

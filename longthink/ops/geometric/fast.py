@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from longthink.ops.geometric.plain import plain_weights
 from longthink.ops.kernels import ceil_div, check_first_derivative, power_of_two
 
 
@@ -32,7 +33,10 @@ def _keys(head, i, start, n, BLOCK: tl.constexpr):
 @triton.jit
 def _load_block(logits, direction, padding, head, i, key, there, place, right, n, heads, DIRECTED: tl.constexpr,
                 PADDED: tl.constexpr):  # fmt: skip
-    """Log P, log(1 - P), and which keys are no padding: [ROWS, BLOCK]."""
+    """Log P, log(1 - P), and which keys are no padding: [ROWS, BLOCK].
+
+    What is left after a key is cut where float32 has no smaller number: running sums keep their digits and stay finite.
+    """
     x = tl.load(logits + place, mask=there, other=0.0).to(tl.float32)
     if DIRECTED:
         sides = direction + (head * n + i) * 2
@@ -46,7 +50,7 @@ def _load_block(logits, direction, padding, head, i, key, there, place, right, n
     # softplus(x) = max(x, 0) + log(1 + exp(-|x|)): no overflow
     tail = tl.log(1.0 + tl.exp(-tl.abs(x)))
     log_p = tl.minimum(x, 0.0) - tail
-    log_rest = tl.where(present, -tl.maximum(x, 0.0) - tail, 0.0)
+    log_rest = tl.where(present, tl.maximum(-tl.maximum(x, 0.0) - tail, -104.0), 0.0)
     return log_p, log_rest, present
 
 
@@ -157,7 +161,7 @@ class _Geometric(torch.autograd.Function):
 
 
 def fast_weights(logits: Tensor, direction: Tensor | None = None, padding: Tensor | None = None) -> Tensor:
-    if logits.shape[-1] == 1:  # a token has nothing but itself to look at
-        return logits * 0
+    if logits.shape[-1] < 2:  # nobody to look at
+        return plain_weights(logits, direction, padding)
     result: Tensor = _Geometric.apply(logits, direction, padding)
     return result
