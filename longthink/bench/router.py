@@ -8,11 +8,10 @@ update captured in a graph, and compiled; and several networks as one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
 
 from longthink.bench.timing import device, median_seconds, surroundings
 from longthink.hardware import fast_products
@@ -26,7 +25,7 @@ from longthink.training.compiled import CompiledStep
 from longthink.training.graphs import GraphedObjective
 from longthink.training.losses import Objective, Plan
 from longthink.training.schedule import make_optimizer
-from longthink.training.trainer import clip_each
+from longthink.training.trainer import clip_gradients
 
 SIZES: dict[str, dict[str, Any]] = {
     "ctl": {
@@ -93,11 +92,7 @@ def _passes(
     optimizer = make_optimizer(recipes["ctl-router"], net, fused=device() == "cuda")
 
     def finish() -> None:
-        parameters = [p for p in net.parameters() if p.grad is not None]
-        if networks == 1:
-            torch.nn.utils.clip_grad_norm_(parameters, 5.0, foreach=True)
-        else:
-            clip_each([cast(Tensor, p.grad) for p in parameters], 5.0)
+        clip_gradients(net, 5.0)
         optimizer.step()
 
     if "graph" in path:

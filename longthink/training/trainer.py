@@ -17,6 +17,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from longthink.errors import UserError
+from longthink.layers.several import networks_in
 from longthink.tasks.base import join
 from longthink.think import ThinkingModule
 from longthink.training.checkpoint import pack, save_last, share
@@ -252,7 +253,7 @@ class Trainer:
         if self.past is not None:
             self.past = Past(losses["memory"])
         if recipe.clip is not None:
-            self._add("gradient_norm", self._clip(recipe.clip))
+            self._add("gradient_norm", clip_gradients(self.model, recipe.clip))
         self.optimizer.step()
         self.update += 1
         if self.average is not None:
@@ -261,13 +262,6 @@ class Trainer:
             if name in losses:
                 self._add(name, losses[name].detach())
         self._add("rate", torch.tensor(rate))
-
-    def _clip(self, most: float) -> Tensor:
-        """The length of each network's gradient, which is at most this afterwards."""
-        parameters = [p for p in self.model.parameters() if p.grad is not None]
-        if len(self.members) == 1:
-            return nn.utils.clip_grad_norm_(parameters, most, foreach=True)
-        return clip_each([cast(Tensor, p.grad) for p in parameters], most)
 
     def _own_rows(self, whole: Any) -> Any:
         """This process's share of a batch or of a memory."""
@@ -329,6 +323,14 @@ class Trainer:
 def _at(place: int, numbers: dict[str, Any]) -> dict[str, float]:
     """Those of one of several networks; a number that is none of a list is the same for all."""
     return {name: value[place] if isinstance(value, list) else value for name, value in numbers.items()}
+
+
+def clip_gradients(model: nn.Module, most: float) -> Tensor:
+    """The length of the gradient of each network in a model, which is at most this afterwards."""
+    parameters = [p for p in model.parameters() if p.grad is not None]
+    if networks_in(model) == 1:
+        return nn.utils.clip_grad_norm_(parameters, most, foreach=True)
+    return clip_each([cast(Tensor, p.grad) for p in parameters], most)
 
 
 def clip_each(gradients: Sequence[Tensor], most: float) -> Tensor:
