@@ -104,7 +104,7 @@ class Arithmetic(TokenTask):
                 raise UserError(f"{here} comes after the end; {what}, {_EXAMPLE}.")
             elif not waiting[-1][1]:
                 if word not in ("+", "*"):
-                    digits = "; numbers have one digit" if word.isdigit() else ""
+                    digits = "; numbers have one digit" if word.isdecimal() else ""
                     raise UserError(f"{here} is where a + or * should be{digits}, {_EXAMPLE}.")
                 waiting[-1] = (waiting[-1][0], word, *complete)
                 complete = None

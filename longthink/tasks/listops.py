@@ -189,7 +189,7 @@ def _evaluate(words: Sequence[str], others: dict[str, Callable[[list[int]], int]
             opened.append((position, word, []))
         elif word != "]":
             kind = "an operator; they are [MIN, [MAX, [MED and [SM" if word[0] == "[" else "a digit, operator or ]"
-            digits = "; numbers have one digit" if word.isdigit() else ""
+            digits = "; numbers have one digit" if word.isdecimal() else ""
             raise UserError(f"{here} is not {kind}{digits}, {_EXAMPLE}.")
         elif not opened:
             raise UserError(f"{here} closes nothing; begin with an operator, {_EXAMPLE}.")

@@ -31,6 +31,13 @@ def values_and_gradients(weights, logits, direction, padding):  # type: ignore[n
     return [out, *torch.autograd.grad((out * probe).sum(), wanted, materialize_grads=True)]
 
 
+def sure_keys(size: float) -> tuple[Tensor, Tensor]:
+    """Logits of which every third is large, and the same for a product that takes nothing infinite."""
+    logits = torch.randn(1, 1, 9, 9, generator=torch.Generator().manual_seed(0))
+    logits[..., ::3] += size
+    return logits, logits.double().clamp(max=1e4)
+
+
 def reading_problem(n: int, heads: int, channels: int, directed: bool, padded: bool) -> list[Tensor | None]:
     torch.manual_seed(n)
     q, kv = torch.randn(3, n, heads, channels), torch.randn(3, n, heads, 2, channels)
@@ -114,13 +121,6 @@ def test_everything_masked_is_zero_with_zero_gradients() -> None:
 def test_keys_that_surely_match_cost_the_nearer_ones_no_digits(size: float) -> None:
     logits, bounded = sure_keys(size)
     torch.testing.assert_close(plain_weights(logits).double(), naive_weights(bounded), rtol=1e-5, atol=1e-7)
-
-
-def sure_keys(size: float) -> tuple[Tensor, Tensor]:
-    """Logits of which every third is large, and the same for a product that takes nothing infinite."""
-    logits = torch.randn(1, 1, 9, 9, generator=torch.Generator().manual_seed(0))
-    logits[..., ::3] += size
-    return logits, logits.double().clamp(max=1e4)
 
 
 def test_who_is_alone_looks_at_nobody() -> None:

@@ -248,7 +248,10 @@ def test_together_as_alone_on_a_gpu(attention: str, tmp_path: Path, monkeypatch:
         torch._dynamo.reset()
         one = train(recipe, seed, options(tmp_path / "alone", compile=False, graphs=False, **how))
         for line, another in zip(metrics(run), metrics(one), strict=True):
-            assert line == pytest.approx(another, rel=0.05, abs=0.04)  # one of 30 problems may fall on the other side
+            # Rounding grows from update to update, and shows in the gradient first: 3.1% after 19 of them were seen.
+            lengths = [one.pop("gradient_norm", 0.0) for one in (line, another)]
+            assert lengths[0] == pytest.approx(lengths[1], rel=0.05, abs=0.04)
+            assert line == pytest.approx(another, rel=0.03, abs=0.04)  # one of 30 problems may fall on the other side
         found, expected = (
             torch.cat([value.flatten() for _, value in sorted(read_tensors(folder / "best.safetensors")[0].items())])
             for folder in (run, one)
